@@ -219,10 +219,20 @@ def run_tpch(options: Any) -> None:
 
 
 def run_public(options: Any) -> None:
-    """Run tests of the public suite under each policy; one that failed under ours is wrong."""
+    """Run tests of the public suite under each policy; one that failed under ours is wrong.
+
+    An interrupt ends it early, with the table of what was measured.
+    """
     tests = public_runner.tests_of(options.public, options.names)
     columns = policy_columns(options.policies)
-    measured = public_runner.run(options.public, tests, columns, options.repeat, show_progress)
+    measured: list[Measurement] = []
+
+    def show(measurement: Measurement) -> None:
+        measured.append(measurement)
+        show_progress(measurement)
+
+    with contextlib.suppress(KeyboardInterrupt):
+        public_runner.run(options.public, tests, columns, options.repeat, options.timeout, show)
     rows = public_tables.with_moving(aggregate(measured))
     found = {"measurements": list(map(asdict, measured))}
     publish(options, public_tables.tables(rows), found, report.failures(rows))

@@ -14,6 +14,8 @@ from dask_marsched.bench.cluster import policy_plugin
 __version__ = "1.100"
 #: The policy of all clusters that are started here.
 POLICY = "MARSCHED_PUBLIC_POLICY"
+#: The file to which a line of JSON is added for each test.
+RESULTS = "MARSCHED_PUBLIC_RESULTS"
 #: Clusters that have been started and not closed.
 started: list[Cluster] = []
 

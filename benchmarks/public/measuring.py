@@ -15,11 +15,9 @@ import pytest
 from distributed import Client
 
 from benchmarks.public import local_coiled
+from benchmarks.public.local_coiled import RESULTS
 from dask_marsched.bench import probes
 from dask_marsched.bench.cluster import plugin_report, trim_memory
-
-#: The file to which a line of JSON is added for each test.
-RESULTS = "MARSCHED_PUBLIC_RESULTS"
 
 sys.modules["coiled"] = local_coiled
 for _name in ("adlfs", "boto3", "gcsfs", "s3fs"):  # clouds, which no test that runs here needs
@@ -43,7 +41,10 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
         try:
             with pss:
                 yield
-        except Exception as error:
+        except pytest.skip.Exception:
+            found["error"] = "skipped"
+            raise
+        except BaseException as error:  # pytest's own, too
             found["error"] = f"{type(error).__name__}: {error}"[:300]
             raise
         finally:

@@ -13,8 +13,7 @@ from typing import Any
 
 import yaml
 
-from benchmarks.public.local_coiled import POLICY
-from benchmarks.public.measuring import RESULTS
+from benchmarks.public.local_coiled import POLICY, RESULTS
 from dask_marsched.bench.metrics import Measurement
 
 #: Files of the suite with tests that need no cloud.
@@ -57,32 +56,42 @@ def run(
     tests: Iterable[str],
     policies: Sequence[str],
     repeat: int,
+    timeout: float,
     progress: Callable[[Measurement], None] = lambda _: None,
 ) -> list[Measurement]:
-    """Measure tests under policies in alternation."""
+    """Measure tests under policies in alternation; each fails after so many seconds."""
     measured = []
     for test in tests:
         for repetition in range(repeat):
             for policy in policies if repetition % 2 == 0 else reversed(policies):
-                measurement = _measure(suite, test, policy, repetition)
+                measurement = _measure(suite, test, policy, repetition, timeout)
                 if measurement is not None:
                     measured.append(measurement)
                     progress(measurement)
     return measured
 
 
-def _measure(suite: Path, test: str, policy: str, repetition: int) -> Measurement | None:
+def _measure(
+    suite: Path, test: str, policy: str, repetition: int, timeout: float
+) -> Measurement | None:
     """Return what a test took; None if it was skipped."""
-    with tempfile.NamedTemporaryFile(suffix=".json") as file:
-        ended = _pytest(suite, ["-q", test], policy, Path(file.name))
-        lines = Path(file.name).read_text().splitlines()
     name = test.removeprefix("tests/").removeprefix("benchmarks/")
+    with tempfile.NamedTemporaryFile(suffix=".json") as file:
+        try:
+            ended = _pytest(suite, ["-q", test], policy, Path(file.name), timeout)
+        except subprocess.TimeoutExpired:
+            return Measurement(name, policy, repetition, error=f"not done in {timeout:g} s")
+        lines = Path(file.name).read_text().splitlines()
     if not lines:
         if ended.returncode == 0:
             return None
         return Measurement(name, policy, repetition, error=ended.stdout[-300:])
     found: dict[str, Any] = json.loads(lines[-1])
     error = found["error"]
+    if error == "skipped":
+        return None
+    if error is None and ended.returncode:
+        error = f"after the test: {ended.stdout[-300:]}"
     if error is None and found["restarted"]:
         error = "a worker was restarted"
     if error is None and found["exceptions"]:
@@ -93,7 +102,7 @@ def _measure(suite: Path, test: str, policy: str, repetition: int) -> Measuremen
 
 
 def _pytest(
-    suite: Path, arguments: Sequence[str], policy: str, results: Path
+    suite: Path, arguments: Sequence[str], policy: str, results: Path, timeout: float | None = None
 ) -> subprocess.CompletedProcess[str]:
     (suite / _CLUSTERS).write_text(json.dumps({"default": _SMALL} | _sections(suite)))
     own = str(Path(__file__).parents[2])
@@ -110,6 +119,7 @@ def _pytest(
         env=environment,
         capture_output=True,
         text=True,
+        timeout=timeout,
         check=False,
     )
 

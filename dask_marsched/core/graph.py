@@ -6,6 +6,7 @@ from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from graphlib import CycleError
 from itertools import pairwise
+from typing import overload
 
 import numpy as np
 
@@ -62,7 +63,13 @@ class Edges(Sequence[Sequence[int]]):
         starts = np.concatenate([[0], np.cumsum(np.bincount(flat, minlength=n))])
         return Edges(starts.tolist(), owners[np.argsort(flat, kind="stable")].tolist())
 
-    def __getitem__(self, i: int) -> list[int]:  # type: ignore[override]  # without slices
+    @overload
+    def __getitem__(self, i: int) -> list[int]: ...
+    @overload
+    def __getitem__(self, i: slice) -> list[list[int]]: ...
+    def __getitem__(self, i: int | slice) -> list[int] | list[list[int]]:
+        if isinstance(i, slice):
+            return [self[k] for k in range(*i.indices(len(self)))]
         starts = self.starts
         if i < 0:
             i += len(self)
@@ -74,6 +81,13 @@ class Edges(Sequence[Sequence[int]]):
 
     def __len__(self) -> int:
         return len(self.starts) - 1
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Edges):
+            return NotImplemented
+        return self.starts == other.starts and self.flat == other.flat
+
+    __hash__ = None  # type: ignore[assignment]  # Python's way to say unhashable
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -24,10 +24,10 @@ class MovedBytes:
 
     def add(self, sender: str, receiver: str, nbytes: float) -> None:
         """Count bytes."""
-        pair, since = (self._number_of(sender), self._number_of(receiver)), self._since
-        since[pair] = since.get(pair, 0.0) + nbytes
+        pair = self._number_of(sender), self._number_of(receiver)
+        self._since[pair] = self._since.get(pair, 0.0) + nbytes
         self.total += nbytes
-        if len(since) > _MOST_SINCE:
+        if len(self._since) > _MOST_SINCE:
             self._settle()
 
     def _settle(self) -> None:

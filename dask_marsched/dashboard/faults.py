@@ -58,7 +58,7 @@ class FaultsPane(BarsPane):
         }
         set_data(self.source, data)
         title = element("b", "The last losses")
-        set_text(self.table, joined([title, tables.losses(reversed(last), _clock)]))
+        set_text(self.table, joined([title, tables.losses(reversed(last), "time", _clock)]))
         return None
 
 

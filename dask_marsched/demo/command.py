@@ -15,11 +15,10 @@ from typing import TYPE_CHECKING, Any
 import click
 from dask.utils import format_bytes
 
-from dask_marsched.bench.metrics import STOCK, Measurement
-from dask_marsched.bench.report import facts, text_table
 from dask_marsched.demo.layout import Layout, layout_for
 
 if TYPE_CHECKING:
+    from dask_marsched.bench.metrics import Measurement
     from dask_marsched.demo.comparison import Comparison
 
 
@@ -59,6 +58,7 @@ def demo(resolution: float | None, picture: Path) -> None:
         raise click.ClickException(str(error)) from None
 
     # Imported after the check of the packages that they need.
+    from dask_marsched.bench.report import facts, text_table
     from dask_marsched.demo import comparison
     from dask_marsched.demo.picture import draw
     from dask_marsched.demo.run import WORKERS, run_all
@@ -94,6 +94,8 @@ def check_modules() -> None:
 
 
 def _progress(measurement: Measurement) -> None:
+    from dask_marsched.bench.metrics import STOCK
+
     side = "stock Dask" if measurement.policy == STOCK else "dask-marsched"
     if measurement.error is not None:
         raise click.ClickException(f"{measurement.workload}, {side}: {measurement.error}")

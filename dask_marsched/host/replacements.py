@@ -15,7 +15,7 @@ class Replacements(ExitStack):
         if name in getattr(owner, "__dict__", (name,)):
             self.callback(setattr, owner, name, before)
         else:
-            self.callback(delattr, owner, name)
+            self.callback(vars(owner).pop, name, None)  # others may have removed it since
         setattr(owner, name, value)
         return before
 

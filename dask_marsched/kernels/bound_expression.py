@@ -233,8 +233,11 @@ def _order(
     then multiplied with an array in Fortran order. The order of a sum's terms depends on it. So
     NumPy evaluates the expression on tiny arrays of the same layout.
     """
-    with np.errstate(all="ignore"):
-        found = numpy_backend.evaluate(expression.elementwise, [*map(_tiny, signatures)])
+    try:
+        with np.errstate(all="ignore"):
+            found = numpy_backend.evaluate(expression.elementwise, [*map(_tiny, signatures)])
+    except Exception as error:  # it will be raised for the data
+        raise NotUnderstoodError(str(error)) from error
     if any(result.shape != tuple(min(n, 2) for n in shape) for result in found):
         raise NotUnderstoodError("results of different shapes")
     # a result may be an input, or a view of one: NumPy iterates as it lays out a new array

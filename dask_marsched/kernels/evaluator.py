@@ -182,7 +182,7 @@ class Kernels:
         self.backend, directory, identity = self._means()
         self._measurements = Measurements(directory, identity)
         with self._lock:
-            seen, self._asleep = self._asleep, None
+            seen, self._asleep = self._asleep or [], None
         for case, first in seen:
             self._measurements.recall(case)
             with case.lock:

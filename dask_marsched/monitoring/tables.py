@@ -68,8 +68,8 @@ def expressions(found: Iterable[Mapping[str, Any]]) -> Markup:
     return table(header, rows, (0, 4, 5, 6, 7, 8))
 
 
-def losses(found: Iterable[Mapping[str, Any]], moment: Callable[[float], str]) -> Markup:
-    """Return a table of lost workers, of `Recoveries.report`."""
+def losses(found: Iterable[Mapping[str, Any]], when: str, moment: Callable[[float], str]) -> Markup:
+    """Return a table of lost workers, of `Recoveries.report`; ``when`` heads the times."""
     counts = {
         "adopted": "adopted by others",
         "lost": "lost",
@@ -87,5 +87,5 @@ def losses(found: Iterable[Mapping[str, Any]], moment: Callable[[float], str]) -
         )
         for one in found
     ]
-    header = ("time", "worker", *counts.values(), "recovered after", "computed again, of")
+    header = (when, "worker", *counts.values(), "recovered after", "computed again, of")
     return table(header, rows, range(2, 8))

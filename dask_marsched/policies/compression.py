@@ -248,7 +248,8 @@ class _Compression:
         if not own or (group is not None and group.little):
             return True
         nbytes, readers, most_readers = self.nbytes, self.readers, self.shared
-        small, most = self.limits.small, max(nbytes[j], CRUMB)
+        small = self.limits.small
+        most = max(nbytes[j], CRUMB)
         new = shared = new_to_any = shared_by_any = 0.0
         for k in own:
             size = nbytes[k]

@@ -9,16 +9,30 @@ from typing import ClassVar, Protocol, runtime_checkable
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A worker that may run an operand."""
+    """A worker that may run an operand.
+
+    Parameters
+    ----------
+    address
+        Its address.
+    input_bytes
+        Bytes of the operand's inputs that it holds.
+    processing
+        Operands sent to it and not finished, for each thread.
+    stored
+        Bytes of results that it holds, as a share of its memory limit; bytes without a limit.
+    backlog
+        Seconds of work for each thread, by learned durations.
+    met_bytes
+        Bytes on it that will be read together with the operand's result. Given for candidates with
+        equal `input_bytes`, and for `PlacementPolicy.relief`.
+    """
 
     address: str
-    input_bytes: float  #: Bytes of the operand's inputs that it holds.
-    processing: float  #: Operands sent to it and not finished, for each thread.
-    #: Bytes of results that it holds, as a share of its memory limit; bytes without a limit.
+    input_bytes: float
+    processing: float
     stored: float
-    backlog: float = 0.0  #: Seconds of work for each thread, by learned durations.
-    #: Bytes on it that will be read together with the operand's result. Given for candidates with
-    #: equal `input_bytes`, and for `PlacementPolicy.relief`.
+    backlog: float = 0.0
     met_bytes: float = 0.0
 
 
@@ -55,7 +69,16 @@ class PlacementPolicy(Protocol):
     def spare(self, chosen: Candidate, idle: Sequence[Candidate], bandwidth: float) -> int | None:
         """Return the index of an idle worker that replaces the chosen one, or None.
 
-        Called in the same phase as `relief`, and as that, if some workers have nothing to do.
+        Called in the same phase as `relief`, if there are idle workers.
+
+        Parameters
+        ----------
+        chosen
+            The choice of `choose`.
+        idle
+            Workers with nothing to do.
+        bandwidth
+            Bytes a second between workers, as measured by Dask.
         """
         ...
 

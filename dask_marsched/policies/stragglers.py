@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Generic, TypeVar
+
+Operand = TypeVar("Operand", bound=Hashable)
+Worker = TypeVar("Worker", bound=Hashable)
 
 _ENOUGH = 5  #: Least executions for a usual duration.
 _WEIGHT = 0.05  #: Least weight of the last execution in the mean.
@@ -14,11 +17,11 @@ _FACTOR, _LEAST = 4.0, 2.0
 
 
 @dataclass(frozen=True, slots=True)
-class Running:
+class Running(Generic[Operand, Worker]):
     """An operand that a worker has run for some seconds."""
 
-    operand: Any
-    worker: Any
+    operand: Operand
+    worker: Worker
     kind: str
     seconds: float
 
@@ -42,8 +45,8 @@ class Durations:
 
 
 def choose_second_runs(
-    running: Iterable[Running], durations: Durations, idle: Sequence[Any]
-) -> list[tuple[Any, Any, str]]:
+    running: Iterable[Running[Operand, Worker]], durations: Durations, idle: Sequence[Worker]
+) -> list[tuple[Operand, Worker, str]]:
     """Return operands to run again, the latest first, each with an idle worker and the reason."""
     late = []
     for one in running:

@@ -247,7 +247,7 @@ def faults(found: Mapping[str, Any]) -> Iterator[Markup]:
     yield element("h2", "Faults")
     yield _wide(table((), rows, (1,))) if rows else muted("None.")
     if lost := [one for one in own["last"] if one["time"] >= began]:
-        yield _wide(tables.losses(lost, lambda time: seconds(time - began)))
+        yield _wide(tables.losses(lost, "after", lambda time: seconds(time - began)))
     if outages := [one for one in own["outages"] if one["time"] >= began]:
         yield _wide(_outages(outages, began))
     if own["exceptions"]:

@@ -128,8 +128,10 @@ class Dispatcher:
         """
         placed: Placed = []
         room = self.pace.room(now)
+        if room <= 0:
+            return placed
         filled: set[WorkerState] = set()
-        for ws in self._turns(now) if room > 0 else ():
+        for ws in self._turns(now):
             # What was sent in this dispatch is not in `ws.processing` yet.
             if ws in filled or not self.free_slots.has_free_slot(ws):
                 continue

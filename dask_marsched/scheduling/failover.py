@@ -93,7 +93,7 @@ class Failover:
         if self._adoption is not None:
             adopted = self._adoption.adopted(worker)
             reassigned = self._adoption.departed.reassigned(worker)
-        self.recoveries.worker_left(worker, stimulus_id, adopted=adopted, reassigned=reassigned)
+        self.recoveries.record_loss(worker, stimulus_id, adopted=adopted, reassigned=reassigned)
 
     def log_event(self, topic: str, msg: Any) -> None:
         """Handle the events by which workers announce shared results and readiness to adopt."""

@@ -45,7 +45,7 @@ class Recoveries:
             self._transitions.append((key, start, finish))
 
     @guarded(lambda: None)
-    def worker_left(
+    def record_loss(
         self,
         worker: str,
         stimulus_id: str,

@@ -191,7 +191,9 @@ class PlanFinder:
                 self._counters.caught("search", Exception(repr(error)))
             else:
                 self._remember(digest, future.result())
-            for each in adopters if wanted else ():
+            if not wanted:
+                return
+            for each in adopters:
                 try:
                     each(future.result() if error is None else [])
                 except Exception as failure:  # the present plan stays

@@ -119,7 +119,10 @@ class Planner:
             return False
         self._sizes = self._prepared = None
         plan = _Plan(prepared.graph, found, {})
-        self._carry_out(plan, self._fresh(found) if annotated else range(len(found)), prepared)
+        fresh: Collection[int] = range(len(found))
+        if annotated and any(map(snapshot.restricted, found)):
+            fresh = self._fresh(found)
+        self._carry_out(plan, fresh, prepared)
         return True
 
     def plan(self, wanted: Iterable[TaskState], touched: Iterable[TaskState] | None = None) -> None:
@@ -237,7 +240,8 @@ class Planner:
 
     def _apply(self, plan: _Plan, units: list[Unit]) -> None:
         plan.bound_to_workers = any(unit.worker is not None for unit in units)
-        plan.n_workers, tasks = len(self.workers), plan.tasks
+        plan.n_workers = len(self.workers)
+        tasks = plan.tasks
         self.tiled.update(tasks[i] for unit in units if unit.tile for i in unit.operands)
         self.apply_units(tasks, units)
 

@@ -61,7 +61,7 @@ class _Parts(NamedTuple):
 
     def uninstall(self) -> None:
         """Restore the scheduler. Idempotent."""
-        process.end_on_termination(self.recorder.scheduler)
+        process.restore_close(self.recorder.scheduler)
         for part in (self.sessions, self.workers, self.objects, self.recorder):
             part.uninstall()
 
@@ -170,8 +170,11 @@ class Restarts:
                 "read": monotonic() - begun,
                 "seconds": None,
                 "tasks": len(restored.tasks),
-                **dict.fromkeys(("workers", "missing", "held", "running", "left"), 0),
+                "workers": 0,
                 "missing": len(workers),
+                "held": 0,
+                "running": 0,
+                "left": 0,
             }
         )
         self._finishing = asyncio.create_task(self._finish(parts, restored))

@@ -121,15 +121,23 @@ class NextUseLRU(zict.LRU[Key, object]):
         for key in self.heavy or ():
             if key not in self._leaving:
                 return key
-        keys = [key for key in islice(self.order, _CANDIDATES) if key not in self._leaving]
-        uses: dict[Key, Any] = {}
-        for key in filter(self.weights.__getitem__, keys):
-            uses[key] = self.next_use(key) if self.next_use is not None else None
-            if uses[key] is None:
+        chosen: list[Key] = []
+        latest: Any = None
+        spare: list[Key] = []
+        for key in islice(self.order, _CANDIDATES):
+            if key in self._leaving:
+                continue
+            if not self.weights[key]:
+                spare.append(key)
+                continue
+            use = self.next_use(key) if self.next_use is not None else None
+            if use is None:
                 return key
-        if not keys:
-            raise KeyError("evict(): nothing to evict")
-        return max(uses, key=uses.__getitem__, default=keys[0])
+            if not chosen or use > latest:
+                chosen, latest = [key], use
+        for key in (*chosen, *spare):
+            return key
+        raise KeyError("evict(): nothing to evict")
 
 
 class SpillingBuffer(zict.Buffer[Key, object]):
@@ -147,6 +155,13 @@ class SpillingBuffer(zict.Buffer[Key, object]):
     def __setitem__(self, key: Key, value: object) -> None:
         self.set_noevict(key, value)
         self.fast.settle(key)
+
+    @locked
+    def set_noevict(self, key: Key, value: object) -> None:
+        """Store a key without evicting others. `zict` raises and catches for each new key."""
+        if key in self.slow:
+            del self.slow[key]
+        self.fast.set_noevict(key, value)
 
     def __getitem__(self, key: Key) -> object:
         """Return a value; one read from disk is promoted if allowed."""

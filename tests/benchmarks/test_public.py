@@ -40,7 +40,7 @@ def test_tests_of_a_suite_are_measured_on_local_clusters(tmp_path):
     suite = suite_in(tmp_path)
     tests = runner.tests_of(suite, [])
     assert [test.rpartition("::")[2] for test in tests] == ["test_sum", "test_fails"]
-    measured = runner.run(suite, tests, ("stock", "default"), 1)
+    measured = runner.run(suite, tests, ("stock", "default"), 1, timeout=120)
     done = [m for m in measured if m.workload.endswith("test_sum")]
     assert [(m.policy, m.error) for m in done] == [("stock", None), ("default", None)]
     assert all(m.sent and m.managed and m.pss and m.moved is not None for m in done)

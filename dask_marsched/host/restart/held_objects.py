@@ -191,18 +191,27 @@ class HeldObjects:
         self._written.clear()
 
     def _marking(self, name: str, kind: _Kind, stock: Any) -> Any:
-        @functools.wraps(stock)
-        async def handle(*args: Any, **kwargs: Any) -> Any:
-            try:
-                result = stock(*args, **kwargs)
-                return await result if inspect.iscoroutine(result) else result
-            finally:
-                given = kwargs.get(kind.argument, "")
-                for one in given if kind.argument.endswith("s") else [given]:
-                    self._marked.add((name, tuple(one) if isinstance(one, list) else one))
-                self.recorder.changed()
+        def mark(of: dict[str, Any]) -> None:
+            given = of.get(kind.argument, "")
+            for one in given if kind.argument.endswith("s") else [given]:
+                self._marked.add((name, tuple(one) if isinstance(one, list) else one))
+            self.recorder.changed()
 
-        return handle
+        @functools.wraps(stock)
+        async def later(*args: Any, **kwargs: Any) -> Any:
+            try:
+                return await stock(*args, **kwargs)
+            finally:
+                mark(kwargs)
+
+        @functools.wraps(stock)
+        def at_once(*args: Any, **kwargs: Any) -> Any:
+            try:
+                return stock(*args, **kwargs)
+            finally:
+                mark(kwargs)
+
+        return later if inspect.iscoroutinefunction(stock) else at_once
 
     def _pass_on(self) -> None:
         marked, self._marked = self._marked, set()

@@ -107,6 +107,6 @@ def outlive_termination(scheduler: Any, write: Callable[[], Awaitable[bool]]) ->
     scheduler.close = close
 
 
-def end_on_termination(scheduler: Any) -> None:
+def restore_close(scheduler: Any) -> None:
     """Undo `outlive_termination`. Idempotent."""
     vars(scheduler).pop("close", None)

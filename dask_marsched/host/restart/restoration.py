@@ -55,7 +55,7 @@ class JournaledGraph:
 
     number: int
     message: dict[str, Any]
-    made: Any
+    made: dict[str, Any] | None
     tasks: dict[Key, Any] = field(default_factory=dict)
     own: set[Key] = field(default_factory=set)
     annotations: Any = None
@@ -63,6 +63,7 @@ class JournaledGraph:
 
     def read(self, scheduler: Any) -> None:
         """Make the tasks that the other scheduler had made."""
+        assert self.made is not None
         graph = self.message["expr_ser"]
         expr = deserialize(graph.header, graph.frames)
         tasks, self.annotations, self.sizes = materialize_again(
@@ -106,6 +107,7 @@ def restore_tasks(
             logger.exception("A graph of the journal cannot be read; its results are lost")
     owner: dict[Key, JournaledGraph] = {}
     for graph in graphs:
+        assert graph.made is not None
         earlier = frozenset(graph.made["known"])
         for key in graph.tasks:
             if key not in earlier or key not in owner:  # a key may be used again for another task
@@ -120,7 +122,7 @@ def restore_tasks(
         own = {key: node for key, node in graph.tasks.items() if key in needed and key in graph.own}
         if own:
             restored += _make(s, graph, own)
-            last = max(last, math.ceil(graph.made["generation"]))
+            last = max(last, math.ceil(graph.made["generation"]))  # type: ignore[index]
         sizes.exact.update((key, n) for key, n in graph.sizes.exact.items() if key in own)
         sizes.estimated.update((key, n) for key, n in graph.sizes.estimated.items() if key in own)
         graph.annotations = None
@@ -147,6 +149,7 @@ def _needed(wanted: Iterable[Key], owner: Mapping[Key, JournaledGraph]) -> set[K
 def _make(scheduler: Any, graph: JournaledGraph, own: dict[Key, Any]) -> list[TaskState]:
     """Make tasks as `Scheduler._create_taskstate_from_graph` does, up to their first transition."""
     s, message, made = scheduler, graph.message, graph.made
+    assert made is not None
     order = message.get("internal_priority") or order_for(s, graph.tasks)
     computation = Computation()
     s.computations.append(computation)

@@ -65,7 +65,8 @@ def _reader(ts: TaskState) -> Key | None:
 
 def smallest_recovery(gone: list[TaskState]) -> set[TaskState]:
     """Return the tasks without a result to run again: those wanted, or read by what has to run."""
-    among, needed = set(gone), set[TaskState]()
+    among = set(gone)
+    needed = set[TaskState]()
     for ts in reversed(topological(gone)):
         if ts.who_wants or any(
             dts in needed if dts in among else dts.state in _PENDING for dts in ts.dependents

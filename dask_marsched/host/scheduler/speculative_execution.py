@@ -109,7 +109,7 @@ class SpeculativeExecution(PeriodicCheck):
         for chosen in choose_second_runs(self._running(now), self.durations, idle):
             self._begin(*chosen)
 
-    def _running(self, now: float) -> Iterator[Running]:
+    def _running(self, now: float) -> Iterator[Running[TaskState, WorkerState]]:
         for ws in self.scheduler.workers.values():
             silent = now - ws.last_seen
             for ts in ws.processing:

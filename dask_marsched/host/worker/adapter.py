@@ -10,7 +10,7 @@ import time
 import traceback
 from collections.abc import Callable, Collection, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, Protocol
 
 from dask.typing import Key
 from distributed import Worker
@@ -33,7 +33,7 @@ from dask_marsched.policies.eviction import Resident
 
 logger = logging.getLogger("dask_marsched")
 
-#: Returned by `Admission.choose` to let Dask decide.
+#: Returned by `AdmissionHooks.choose` to let Dask decide.
 LEAVE_TO_DASK = "leave to dask"
 
 #: How many ready tasks are searched for one that fits.
@@ -44,13 +44,39 @@ _ON_THREADS = frozenset({"executing", "long-running", "cancelled", "resumed"})
 _TO_RUN = frozenset({"waiting", "ready", "constrained", "executing", "resumed"})
 
 
+class AdmissionHooks(Protocol):
+    """Decisions that the adapter asks for, on the event loop. No method may raise."""
+
+    def choose(self, queue: Iterable[TaskState]) -> TaskState | str | None:
+        """Return the ready task to start, None to start nothing, or `LEAVE_TO_DASK`."""
+        ...
+
+    def fetchable(self) -> float:
+        """Return how many bytes may be in flight from other workers; infinity for no limit."""
+        ...
+
+    def starting(self, ts: TaskState) -> None:
+        """Note that a task starts; its inputs are in memory."""
+
+    def finished(self, ts: TaskState) -> None:
+        """Note that a task has run; its result is not stored yet."""
+
+    def stimulated(self) -> None:
+        """Note that the state machine has handled an event."""
+
+    def may_load(self, nbytes: int) -> bool:
+        """Whether this many bytes may be read from disk for another worker."""
+        ...
+
+    def may_promote(self, key: Key, nbytes: int) -> bool:
+        """Whether a result read from disk moves back to memory."""
+        ...
+
+
 class WorkerAdapter:
-    """Connects `worker.admission.Admission` to a worker, and bounds the buffers of its shuffles.
+    """Connects `AdmissionHooks` to a worker, and bounds the buffers of its shuffles."""
 
-    Its decisions are asked for on the event loop; none of these methods raises.
-    """
-
-    def __init__(self, worker: Worker, store: WorkerStore, hooks: Any) -> None:
+    def __init__(self, worker: Worker, store: WorkerStore, hooks: AdmissionHooks) -> None:
         self.worker: Any = worker
         self.state: Any = worker.state
         self.store = store
@@ -106,6 +132,10 @@ class WorkerAdapter:
     def memory_limit(self) -> int:
         """The worker's memory limit, bytes; 0 without one."""
         return self.worker.memory_manager.memory_limit or 0
+
+    def resident_memory(self) -> int:
+        """Return the memory of the process, bytes, as distributed measures it."""
+        return int(self.worker.monitor.get_process_memory())
 
     def counts_unmanaged(self) -> bool:
         """Whether other memory of the process may spill results; the user may forbid it."""
@@ -168,8 +198,8 @@ class WorkerAdapter:
             if leaving or some.staying:
                 read = [use for ts in leaving if (use := self.next_use(ts)) is not None]
                 made = leaving[0].priority if leaving else None
-                use = min(read, default=None)
-                found.append(Resident(some.keys, some.nbytes, use, made, some.staying))
+                first = min(read, default=None)
+                found.append(Resident(some.keys, some.nbytes, first, made, some.staying))
         return found
 
     def next_use(self, ts: TaskState) -> Any:

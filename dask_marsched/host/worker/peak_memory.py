@@ -19,7 +19,7 @@ class PeakMeter:
                 self._files.append(os.open(f"/proc/self/{name}", access | os.O_CLOEXEC))
             self.lap()
         except (OSError, ValueError):
-            self.close()
+            self._close_files()  # but it counts: the mark is of the whole process
 
     @property
     def available(self) -> bool:
@@ -40,5 +40,8 @@ class PeakMeter:
     def close(self) -> None:
         """Close the files, and leave the mark to other workers."""
         self._of_this_process.discard(self)
+        self._close_files()
+
+    def _close_files(self) -> None:
         while self._files:
             os.close(self._files.pop())

@@ -7,7 +7,7 @@ import contextlib
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from dask.sizeof import sizeof
 from dask.typing import Key
@@ -31,6 +31,22 @@ from dask_marsched.store.segment import Handle
 _ROOMY = 0.5
 #: Seconds between the release of a result and the return of its memory, which batches releases.
 _RELEASE_DELAY = 0.002
+
+
+class Retainer(Protocol):
+    """Keeps results in shared memory in case this worker dies (see `ResultRetainer`)."""
+
+    def made(self, key: Key, value: object) -> None:
+        """Note that a task has returned a result."""
+
+    def let_go(self, key: Key) -> None:
+        """Note that a result has left the worker's memory."""
+
+    def announce_again(self) -> None:
+        """Announce all copies."""
+
+    def close(self) -> None:
+        """Release all copies."""
 
 
 class Published(NamedTuple):
@@ -66,8 +82,8 @@ class Publisher:
         self._arena: Arena | None = None
         self._spare = self._filled = 0
         self._announce: Callable[[Key, Handle, int], None] | None = None
-        #: a `ResultRetainer`, which keeps results in case this worker dies; None without
-        self.retainer: Any = None
+        #: keeps results in case this worker dies; None without
+        self.retainer: Retainer | None = None
         self._release_pending = False
         self._loop: asyncio.AbstractEventLoop | None = None
         self._caught = caught
@@ -82,7 +98,7 @@ class Publisher:
         self,
         arena: Arena,
         announce: Callable[[Key, Handle, int], None] | None = None,
-        retainer: Any = None,
+        retainer: Retainer | None = None,
     ) -> None:
         """Intercept `Worker.execute`, so that each result is seen before it is stored.
 

@@ -19,7 +19,11 @@ _BUFFERS = ("_comm_buffer", "_disk_buffer")
 
 def misfits(shuffles: Any) -> list[str]:
     """Return how a worker's shuffle plugin differs from what is expected; empty if it does not."""
-    found = [f"shuffles.{name} is missing" for name in _LIMITERS if not hasattr(shuffles, name)]
+    found = [
+        f"shuffles.{name}.limit is missing"
+        for name in _LIMITERS
+        if not hasattr(getattr(shuffles, name, None), "limit")
+    ]
     runs = getattr(shuffles, "shuffle_runs", None)
     if not inspect.iscoroutinefunction(getattr(runs, "_refresh", None)):
         found.append("shuffles.shuffle_runs._refresh is no coroutine function")

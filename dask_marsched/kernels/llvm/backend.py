@@ -123,8 +123,10 @@ class LLVMBackend:
         return f"{llvmlite.__version__} {np.__version__} {kernel_files.sources()} {runs_on}"
 
     def _path(self, key: Key) -> Path | None:
+        if self._directory is None:
+            return None
         text = kernel_files.description(key, self._kind)
-        return self._directory and cache_files.path_of(text, self._directory, ".o")
+        return cache_files.path_of(text, self._directory, ".o")
 
     def prepares_quickly(self, bound: BoundExpression, exact: bool) -> bool:
         """See `Backend.prepares_quickly`."""

@@ -22,7 +22,7 @@ from dask_marsched.simulation.cluster.memory import PIECES
 from dask_marsched.simulation.cluster.worker import Worker
 
 
-@dataclasses.dataclass(slots=True)
+@dataclasses.dataclass(slots=True, eq=False)
 class ShuffleRun:
     """One run of a shuffle; a failed run is followed by another one."""
 

@@ -29,6 +29,17 @@ _WRITERS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
 )  # fmt: skip
 
 
+class _Sink:
+    """A target of ``dask.array.store`` that drops all chunks."""
+
+    def __setitem__(self, index: Any, chunk: Any) -> None:
+        pass
+
+
+def _nothing(part: Any) -> None:
+    """Take the place of a function that writes a partition."""
+
+
 @contextlib.contextmanager
 def intercept_writes() -> Iterator[None]:
     """Replace writers, which touch files before they compute, by functions that only compute."""
@@ -74,10 +85,10 @@ def _collections(values: Iterable[Any]) -> Iterator[Any]:
 def _parts(collection: Any) -> list[Any]:
     """Return what writing a collection computes, chunk by chunk, without gathering results."""
     if isinstance(collection, dask.array.Array):
-        sink: Any = {}
+        sink: Any = _Sink()
         return [dask.array.store(collection, sink, lock=False, compute=False)]
     if hasattr(collection, "map_partitions"):
-        return [collection.map_partitions(len)]
+        return [collection.map_partitions(_nothing)]
     if hasattr(collection, "subtree"):  # an xarray.DataTree
         return [part for node in collection.subtree for part in _parts(node.to_dataset())]
     if hasattr(collection, "to_dataset") and not hasattr(collection, "data_vars"):

@@ -120,7 +120,7 @@ async def test_another_distributed_is_noticed(s, a):
         patch.setattr(ShuffleRun, "receive", lambda self, shards: None)
         patch.delattr(shuffles, "memory_limiter_disk")
         assert shuffle_buffers.misfits(shuffles) == [
-            "shuffles.memory_limiter_disk is missing",
+            "shuffles.memory_limiter_disk.limit is missing",
             "ShardsBuffer.process does not take 'id', 'shards' and 'size'",
             "ShuffleRun.send does not take 'address' and 'shards'",
             "ShuffleRun.receive does not take 'data'",
