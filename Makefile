@@ -12,7 +12,7 @@ INSTALLED := $(VENV)/.installed
 DOCS_INSTALLED := $(VENV)/.installed-docs
 METADATA := pyproject.toml setup.py dask_marsched/store/_numpy_memory.c
 
-.PHONY: help install demo test test-all endurance suites array-suite fuzz check format bench docs docs-links clean
+.PHONY: help install demo test test-all endurance suites versions array-suite fuzz check format bench docs docs-links clean
 
 help:
 	@echo 'make demo    install into $(VENV) and run the demo       (DEMO="--resolution 3": its options)'
@@ -21,6 +21,7 @@ help:
 	@echo 'make endurance  run the slow tests: chaos, soak, leaks, parts of dask.array'"'"'s suite'
 	@echo 'make array-suite  run dask.array'"'"'s suite with and without the plugin (ARRAY_SUITE="test_rechunk")'
 	@echo 'make suites  tests of distributed, dask, xarray, stock and with the plugin  (SUITES="--help")'
+	@echo 'make versions  tests with each supported version of distributed and Python  (VERSIONS="2026.3")'
 	@echo 'make fuzz    fuzz the JSON API                           (FUZZ=500: cases for each operation)'
 	@echo 'make check   ruff, mypy and the rules of the layout'
 	@echo 'make format  let ruff format the code'
@@ -70,6 +71,10 @@ endurance: $(INSTALLED)
 # Needs git and the network, or SUITES="distributed --repository A_CLONE".
 suites: $(INSTALLED)
 	$(BIN)/python -m suites $(SUITES)
+
+# Needs the network, and the interpreters; environments go to build/versions.
+versions: $(INSTALLED)
+	$(BIN)/python -m suites.versions $(VERSIONS)
 
 array-suite: $(INSTALLED)
 	$(BIN)/python -m tests.array_suite.compare $(ARRAY_SUITE)

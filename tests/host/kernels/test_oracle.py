@@ -127,7 +127,7 @@ CASES = {
     "text and number": (TEXT == 5) | (X > 0),
     "text": (TEXT == "a") | (TEXT != "bb"),
     "date and number": (DAYS == 5) | (X > 0),
-    "dates": (DAYS - DAYS.min()) / np.timedelta64(1, "D") + 1,
+    "dates": (DAYS - DAYS[:1]) / np.timedelta64(1, "D") + 1,
     "records": (RECORDS == RECORDS) & (RECORDS["a"] == 0),
     "fields": (RECORDS["a"] + RECORDS["b"]) * 2,
     "objects": (OBJECTS + 1) * 2 - OBJECTS,
