@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import traceback
 import weakref
 from collections.abc import Callable, Iterable, Iterator, MutableMapping
 from dataclasses import dataclass
@@ -136,7 +137,13 @@ class SpillTier(MutableMapping[Key, object]):
         # The entry has no key yet, and its space is freed with it.
         entry = self._unchanged(value) or self._on_disk(value)
         if entry is None:
-            entry = self._write(key, value)
+            try:
+                entry = self._write(key, value)
+            except Exception as error:
+                # Otherwise memory views stay in a cycle of the traceback: Python 3.12's collector
+                # crashes on them, and until it comes the memory is not free.
+                traceback.clear_frames(error.__traceback__)
+                raise
             self._note(value, entry)
         else:
             self.counters["unchanged"] += 1

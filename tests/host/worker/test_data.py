@@ -4,13 +4,14 @@ import gc
 import random
 import sys
 import threading
+import traceback
 import warnings
 
 import dask
 import numpy as np
 import pytest
 from distributed import wait
-from distributed.spill import SpillBuffer
+from distributed.spill import MaxSpillExceeded, SpillBuffer
 from distributed.utils_test import async_poll_for, gen_cluster, inc
 
 from dask_marsched.host.worker.data import WorkerStore, install, misfits, order_of_use, uninstall
@@ -115,6 +116,16 @@ def test_a_disk_limit_keeps_values_in_memory(make):
     assert (set(data.fast), set(data.slow)) == ({1}, {0})
     del data[0]
     assert data.evict() > 0
+
+
+def test_a_failed_write_leaves_no_memory_views_behind(tmp_path):
+    # Python 3.12 crashes when it collects them with the exception.
+    data = WorkerStore(str(tmp_path), 10**9, N // 2)
+    data["a"] = array()
+    with pytest.raises(MaxSpillExceeded) as caught:
+        data.slow["a"] = data.fast["a"]
+    names = {f.f_code.co_name: f for f, _ in traceback.walk_tb(caught.value.__traceback__)}
+    assert names["_write"].f_locals == {}
 
 
 def test_a_disk_limit_counts_bytes_written(make):
