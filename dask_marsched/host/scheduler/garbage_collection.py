@@ -68,8 +68,9 @@ def _age() -> None:
     """
     global _unseen
     young = gc.get_count()[0]
-    if young <= _FEW or gc.get_freeze_count():
-        return  # what somebody else has frozen stays so
+    # What somebody else has frozen stays so; Python 3.12 itself begins with some hundred objects.
+    if young <= _FEW or gc.get_freeze_count() > _FEW:
+        return
     _unseen += young
     gc.freeze()
     gc.unfreeze()
