@@ -769,7 +769,7 @@ async def test_working_space_is_released_if_inputs_cannot_be_read(c, s, a, monke
     admission = admission_of(a)
     x = c.submit(gated, "gate", key="x")
     await async_poll_for(lambda: "x" in a.active_keys, 5)  # its own inputs have been read
-    admission.quota.force(MemoryRequest("x", MemoryNeed(1, 2, 3)))
+    admission.quota.grant(MemoryRequest("x", MemoryNeed(1, 2, 3)))
     monkeypatch.setattr(admission.host, "_load", fails)
     with pytest.raises(ZeroDivisionError, match="on purpose"):
         await admission.host._execute("x", stimulus_id="test")

@@ -1,4 +1,8 @@
-"""Lists the operations that expressions may contain: NumPy's ufuncs, a few more, and reductions."""
+"""Lists the operations that expressions may contain: NumPy's ufuncs, a few more, and reductions.
+
+To add one, enter it in its table here; what is no ufunc also in `name_of` and `arity`. NumPy
+evaluates it then; code of our own for it, which is optional, stands in `llvm.operations`.
+"""
 
 from __future__ import annotations
 

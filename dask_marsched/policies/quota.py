@@ -86,14 +86,14 @@ class Quota:
             if self.fits(request.need.total):
                 for who in ahead:
                     self._overtaken[who] = self._overtaken.get(who, 0) + 1
-                self.force(request)
+                self.grant(request)
                 return request
             if self._overtaken.get(request.who, 0) >= self.overtakes:
                 return None
             ahead.append(request.who)
         return None
 
-    def force(self, request: MemoryRequest) -> None:
+    def grant(self, request: MemoryRequest) -> None:
         """Grant a request without a check: `choose` has made it, or there is no other way on."""
         self.release(request.who)
         self._overtaken.pop(request.who, None)

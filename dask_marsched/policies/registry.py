@@ -1,4 +1,7 @@
-"""Registers policies by kind and name."""
+"""Registers policies by kind and name.
+
+To add one to this package, write its class in the module of its kind and enter it in `_registry`.
+"""
 
 from __future__ import annotations
 

@@ -107,7 +107,7 @@ class Admission:
         kind = _kind(first)
         need = self._need(first, kind)
         if self.has_half_free() and need.total < _UNTRIED * self.quota.limit:
-            self.quota.force(MemoryRequest(first.key, need))
+            self.quota.grant(MemoryRequest(first.key, need))
             return self._admit(first, kind)
         return self._choose_among(chain([first], queue))
 
@@ -174,7 +174,7 @@ class Admission:
         if idle and not evicting:
             self.counts["forced"] += 1
             self._warn_if_hopeless(ts, nbytes)
-            self.quota.force(request)
+            self.quota.grant(request)
             return request
         self._refused_at = self.quota.used
         self._watch()

@@ -48,7 +48,7 @@ def test_negligible_requests_are_always_granted():
 
 def test_working_space_is_given_back_before_the_output():
     ledger = quota()
-    ledger.force(MemoryRequest("a", MemoryNeed(inputs=10, output=20, working=30)))
+    ledger.grant(MemoryRequest("a", MemoryNeed(inputs=10, output=20, working=30)))
     ledger.change("a", MemoryNeed(output=20))
     assert ledger.used == 20
     ledger.change("unknown", MemoryNeed(output=20))
@@ -80,7 +80,7 @@ def test_the_process_corrects_the_ledger():
     ledger = quota()
     ledger.observe(resident=40, held=30, transfers=0)
     assert ledger.unmanaged == 10
-    ledger.force(request("a", 20))
+    ledger.grant(request("a", 20))
     # It may or may not have touched what was promised to it.
     for resident in (40, 50, 60):
         ledger.observe(resident, held=30, transfers=0)
@@ -96,7 +96,7 @@ def test_the_process_corrects_the_ledger():
 def test_used_is_never_less_than_the_process_takes(resident, held, transfers, granted):
     ledger = quota()
     for who, need in enumerate(granted):
-        ledger.force(MemoryRequest(who, need))
+        ledger.grant(MemoryRequest(who, need))
     ledger.observe(resident, held, transfers)
     assert ledger.used >= resident
     assert ledger.used <= max(resident, resident + transfers + ledger.promised)
@@ -126,7 +126,7 @@ def test_a_worker_comes_to_the_end_of_any_queue(data, overtakes):
             assert granted.need.total <= free
         elif waiting and not running:
             granted = waiting[min(waiting)]
-            ledger.force(granted)
+            ledger.grant(granted)
         if granted is not None:
             del waiting[granted.who]
             running.append(granted.who)
