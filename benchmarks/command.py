@@ -155,7 +155,8 @@ def _many(name: str, metavar: str, text: str) -> Callable[[command.F], command.F
     type=click.Path(exists=True, file_okay=False, path_type=Path),
     metavar="DIRECTORY",
     help="Run the tests of github.com/coiled/benchmarks that need no cloud (or those whose ids "
-    "contain a word of --select), from a clone in that directory.",
+    "contain a word of --select), from a clone in that directory. They import filelock, sqlalchemy "
+    "and python-dotenv.",
 )
 @click.option(
     "--cancel",

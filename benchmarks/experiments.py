@@ -23,14 +23,14 @@ from benchmarks import (
     memory_tight,
     simulated,
     small,
+    suite_tables,
     tiny,
     transfer,
     twin_agreement,
 )
 from benchmarks.chaos import chaos_run, fault_injection, network_namespaces, soak
 from benchmarks.kernels import cold, comparison, elementwise
-from benchmarks.public import runner as public_runner
-from benchmarks.public import tables as public_tables
+from benchmarks.public import runner as public_suite
 from benchmarks.publishing import prepare, publish
 from benchmarks.restarts import cost, kills
 from benchmarks.scheduler import first_task, observer_cost, planning
@@ -38,7 +38,7 @@ from benchmarks.tpch import queries
 from dask_marsched.bench import report, runner
 from dask_marsched.bench.cluster import DEFAULT, Setting
 from dask_marsched.bench.command import policy_columns, show_progress
-from dask_marsched.bench.metrics import STOCK, Measurement, aggregate
+from dask_marsched.bench.metrics import STOCK, Measurement
 from dask_marsched.bench.workloads import Kind, Parameters
 
 
@@ -195,36 +195,38 @@ def run_tiny(options: Any) -> None:
 
 
 def run_tpch(options: Any) -> None:
-    """Run the queries of TPC-H; a run that failed, gave another result or raised is wrong.
-
-    An interrupt ends it early, with the table of what was measured.
-    """
+    """Run the queries of TPC-H; a run that failed, gave another result or raised is wrong."""
     columns = policy_columns(options.policies)
     chosen = queries.select(options.tpch, options.names)
     setting = queries.setting(options.workers, options.threads, options.timeout)
     findings = queries.Findings()
     openers: dict[str, runner.Opener] = dict.fromkeys(columns, findings.open)
-    outcome = runner.Outcome()
-
-    def show(measurement: Measurement) -> None:
-        outcome.measurements.append(measurement)
-        show_progress(measurement)
-
-    with contextlib.suppress(KeyboardInterrupt):
-        runner.run(chosen, columns, options.repeat, setting, show, openers)
-    rows = aggregate(outcome.measurements)
+    measured = _until_interrupted(
+        lambda show: runner.run(chosen, columns, options.repeat, setting, show, openers)
+    )
+    rows = suite_tables.rows_of(measured)
     notes = [*findings.notes(), report.failures(rows), queries.NOTE]
-    publish(options, queries.tables(rows), report.to_json(outcome, rows), *notes)
+    found = {"measurements": list(map(asdict, measured))}
+    publish(options, suite_tables.tables(rows, queries.BARS), found, *notes)
     _exit_if(findings.faulty or any(row.failed or row.identical is False for row in rows))
 
 
 def run_public(options: Any) -> None:
-    """Run tests of the public suite under each policy; one that failed under ours is wrong.
+    """Run tests of the public suite under each policy; one that failed under ours is wrong."""
+    suite, columns = options.public, policy_columns(options.policies)
+    tests = public_suite.tests_of(suite, options.names)
+    measured = _until_interrupted(
+        lambda show: public_suite.run(suite, tests, columns, options.repeat, options.timeout, show)
+    )
+    rows = suite_tables.rows_of(measured)
+    notes = [report.failures(rows), suite_tables.NOTE]
+    found = {"measurements": list(map(asdict, measured))}
+    publish(options, suite_tables.tables(rows, public_suite.BARS), found, *notes)
+    _exit_if(any(row.failed for row in rows if row.policy != STOCK))
 
-    An interrupt ends it early, with the table of what was measured.
-    """
-    tests = public_runner.tests_of(options.public, options.names)
-    columns = policy_columns(options.policies)
+
+def _until_interrupted(run: Callable[[Callable[[Measurement], None]], object]) -> list[Measurement]:
+    """Return what a run tells to its argument, up to its end or an interrupt."""
     measured: list[Measurement] = []
 
     def show(measurement: Measurement) -> None:
@@ -232,11 +234,8 @@ def run_public(options: Any) -> None:
         show_progress(measurement)
 
     with contextlib.suppress(KeyboardInterrupt):
-        public_runner.run(options.public, tests, columns, options.repeat, options.timeout, show)
-    rows = public_tables.with_moving(aggregate(measured))
-    found = {"measurements": list(map(asdict, measured))}
-    publish(options, public_tables.tables(rows), found, report.failures(rows))
-    _exit_if(any(row.failed for row in rows if row.policy != STOCK))
+        run(show)
+    return measured
 
 
 def run_pages(options: Any) -> None:

@@ -19,9 +19,8 @@ import psutil
 from distributed import Client, LocalCluster
 from distributed.core import Status
 
-from benchmarks.background import Background
 from dask_marsched.bench.metrics import geometric_mean, median, ratio
-from dask_marsched.bench.probes import proportional_set_size
+from dask_marsched.bench.probes import Background, proportional_set_size
 
 WORKERS, THREADS = 2, 2
 MEMORY_LIMIT = 500_000_000  # bytes for each worker

@@ -170,9 +170,7 @@ class MarsWorkerPlugin(WorkerPlugin):
             self._leave_out(on | {"store"}, misfit)
             return
         self._parts["store"] = data
-        surplus: Callable[[], int] = int
-        if "shared" in on:
-            surplus = self._share(worker, data).surplus
+        surplus = self._share(worker, data).surplus if "shared" in on else lambda: 0
         if "quota" in on:
             self._install("quota", Admission(worker, data, self.settings, surplus))
 

@@ -18,7 +18,7 @@ import numpy as np
 import psutil
 from distributed import Client
 
-from benchmarks.background import Background
+from dask_marsched.bench.probes import Background
 
 #: Seconds between two samples.
 _EVERY = 10.0

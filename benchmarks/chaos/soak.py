@@ -26,7 +26,7 @@ from distributed import Client, LocalCluster
 from distributed.core import Status
 
 from benchmarks import memory_tight
-from benchmarks.background import Background
+from dask_marsched.bench.probes import Background
 
 #: Mean time between two kills, seconds: 200 of them in an hour.
 KILL_EVERY = 18.0

@@ -7,15 +7,22 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from benchmarks.public.local_coiled import POLICY, RESULTS
+from benchmarks.verdicts import Bar
 from dask_marsched.bench.metrics import Measurement
 
+BARS: Mapping[str, Bar] = {
+    "seconds": Bar(0.65, 1.05),
+    "moved": Bar(0.15, 1.05),
+    "managed": Bar(0.60, 1.05),
+    "pss": Bar(0.92, 1.05),
+}
 #: Files of the suite with tests that need no cloud.
 FILES = tuple(
     f"tests/{name}.py"
@@ -57,18 +64,15 @@ def run(
     policies: Sequence[str],
     repeat: int,
     timeout: float,
-    progress: Callable[[Measurement], None] = lambda _: None,
-) -> list[Measurement]:
+    progress: Callable[[Measurement], None],
+) -> None:
     """Measure tests under policies in alternation; each fails after so many seconds."""
-    measured = []
     for test in tests:
         for repetition in range(repeat):
             for policy in policies if repetition % 2 == 0 else reversed(policies):
                 measurement = _measure(suite, test, policy, repetition, timeout)
                 if measurement is not None:
-                    measured.append(measurement)
                     progress(measurement)
-    return measured
 
 
 def _measure(

@@ -12,22 +12,20 @@ from typing import Any
 
 from distributed import wait
 
+from benchmarks import suite_tables
 from benchmarks.tpch.data import QUERIES
 from benchmarks.verdicts import Bar
-from dask_marsched.bench import report
 from dask_marsched.bench.cluster import BenchCluster, Setting
-from dask_marsched.bench.metrics import STOCK, Measurement, Row, summarise
+from dask_marsched.bench.metrics import Measurement
 from dask_marsched.bench.workloads import Parameters, Workload
 from dask_marsched.status import Status, status
 
 MEMORY_LIMIT = "2 GiB"  # of each worker
 BARS = {"managed": Bar(0.85, 1.05), "seconds": Bar(0.85, 1.05), "moved": Bar(1.0, 1.0)}
-#: Bytes moved above which the bar on bytes applies.
-MOVING = 25 * 2**20
 #: Relative differences up to here are rounding: sums of floats depend on the order of arrival.
 ROUNDING = 1e-9
 COUNT = 22
-NOTE = f"{report.NOTE} Here they are over all queries. same: up to rounding, in any order of rows."
+NOTE = f"{suite_tables.NOTE} same: up to rounding, in any order of rows."
 
 
 def select(folder: Path, names: Sequence[str] = ()) -> tuple[Workload, ...]:
@@ -180,24 +178,3 @@ def difference(one: Any, other: Any) -> float:
         return float("inf")
     apart = np.abs(a - b) / np.maximum(np.maximum(np.abs(a), np.abs(b)), 1e-300)
     return float(np.nanmax(apart, initial=0.0))
-
-
-def misses(row: Row) -> list[str]:
-    """Return the axes on which a row exceeds its bar, and other faults."""
-    found = ["failed"] if row.failed else []
-    found += ["results differ"] if row.identical is False else []
-    limits = {} if row.policy == STOCK else BARS
-    for axis, bar in limits.items():
-        value, least = row.ratios[axis], MOVING if axis == "moved" else 0
-        if value is not None and round(value, 2) > bar.worst and (row.medians[axis] or 0) > least:
-            found.append(axis)
-    return found
-
-
-def tables(rows: Sequence[Row]) -> list[report.Cells]:
-    """Return the tables of the queries and of the geometric means."""
-    head, *lines = report.row_cells(rows)
-    queries = [[*head, "verdict"]]
-    for row, line in zip(rows, lines, strict=True):
-        queries.append([*line, "above: " + ", ".join(misses(row)) if misses(row) else "-"])
-    return [queries, report.summary_cells(summarise([replace(r, moves=True) for r in rows]))]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 import contextlib
 import threading
 import time
@@ -18,6 +19,43 @@ Connection = tuple[str, str]  # this side's address, the peer's address
 
 METER = "bench-traffic"
 PROBE = "bench-scheduler-probe"
+
+
+class Background(abc.ABC):
+    """Runs `_turn` periodically in a thread as long as a ``with`` block runs.
+
+    Parameters
+    ----------
+    first
+        Seconds until the first turn.
+    """
+
+    def __init__(self, first: float = 0.0) -> None:
+        self._first = first
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=type(self).__name__, daemon=True)
+
+    @abc.abstractmethod
+    def _turn(self) -> float | None:
+        """Do the work; return the seconds until the next turn, None to stop."""
+
+    def _run(self) -> None:
+        pause: float | None = self._first
+        while pause is not None and not self._stop.wait(pause):
+            pause = self._turn()
+
+    @property
+    def running(self) -> bool:
+        """Whether the thread is at work: it ends with the block, or with an exception."""
+        return self._thread.is_alive()
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
 
 
 class TrafficMeter(WorkerPlugin):
@@ -136,31 +174,24 @@ def proportional_set_size(pid: int) -> int:
     return 0
 
 
-class PssSampler:
-    """Samples the summed PSS of processes every `interval` seconds of a ``with`` block."""
+class PssSampler(Background):
+    """Samples the summed PSS of processes every `interval` seconds, and keeps the peak."""
 
     def __init__(self, pids: Iterable[int], interval: float = 0.05) -> None:
+        super().__init__()
         self.pids = tuple(pids)
         self.interval = interval
         self.peak = 0
         self.samples = 0
         self.spent = 0.0  #: CPU seconds spent on sampling
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name=type(self).__name__, daemon=True)
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
 
     def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        self._thread.join()
+        super().__exit__()
         self._sample()
 
-    def _run(self) -> None:
+    def _turn(self) -> float:
         self._sample()
-        while not self._stop.wait(self.interval):
-            self._sample()
+        return self.interval
 
     def _sample(self) -> None:
         start = time.thread_time()

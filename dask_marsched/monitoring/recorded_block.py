@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import abc
-from typing import Any, Self
+from types import TracebackType
+from typing import Self
 
 from distributed import Client
 from distributed.diagnostics.plugin import SchedulerPlugin
@@ -46,7 +47,12 @@ class RecordedBlock(abc.ABC):
         self.client.sync(self._begin)
         return self
 
-    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self.client.sync(self._end, error)
 
     async def __aenter__(self) -> Self:
@@ -55,5 +61,10 @@ class RecordedBlock(abc.ABC):
         await self._begin()
         return self
 
-    async def __aexit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         await self._end(error)

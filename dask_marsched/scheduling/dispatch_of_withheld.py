@@ -53,7 +53,7 @@ class Dispatcher:
         self.pace.ended(ts, snapshot.duration(ts))
 
     def clear(self) -> None:
-        """Begin anew, as when the scheduler restarts."""
+        """Forget slots and durations, as the scheduler restarts."""
         self.free_slots = FreeSlots(self.scheduler, self.slots, self.seniority)
         self.pace = DispatchPace()
 

@@ -186,7 +186,7 @@ class _SimulationJob:
         return report
 
     async def _main(
-        self, loop: TwinLoop, queue: EventQueue, name: str, plugin: Any
+        self, loop: TwinLoop, queue: EventQueue, name: str, plugin: SchedulerPlugin | None
     ) -> SimulationReport:
         use_virtual_clock(IOLoop.current(), queue.time)
         cluster = Cluster(
@@ -204,7 +204,7 @@ class _SimulationJob:
                 cluster.plan(fault)
             graph, costs = self._graph(cluster.scheduler)
             await cluster.run(loop, graph, costs)
-            report = plugin.report() if hasattr(plugin, "report") else {}
+            report: dict[str, Any] = getattr(plugin, "report", dict)()
             report.pop("registered", None)  # the process, another one each time
             if report and costs.joined:
                 report.setdefault("fusion", {})["expressions"] = costs.joined

@@ -158,8 +158,8 @@ class SpillingBuffer(zict.Buffer[Key, object]):
 
     @locked
     def set_noevict(self, key: Key, value: object) -> None:
-        """Store a key without evicting others. `zict` raises and catches for each new key."""
-        if key in self.slow:
+        """Store a key without evicting others."""
+        if key in self.slow:  # `zict` does without this look, by an exception for each new key
             del self.slow[key]
         self.fast.set_noevict(key, value)
 

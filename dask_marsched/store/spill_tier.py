@@ -140,8 +140,8 @@ class SpillTier(MutableMapping[Key, object]):
             try:
                 entry = self._write(key, value)
             except Exception as error:
-                # Otherwise memory views stay in a cycle of the traceback: Python 3.12's collector
-                # crashes on them, and until it comes the memory is not free.
+                # The traceback and its frames are a cycle. Python 3.12.1 crashes when it collects
+                # one with memory views, whose memory would not be free before.
                 traceback.clear_frames(error.__traceback__)
                 raise
             self._note(value, entry)

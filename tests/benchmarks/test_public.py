@@ -2,8 +2,9 @@ import textwrap
 
 import pytest
 
-from benchmarks.public import runner, tables
-from dask_marsched.bench.metrics import Measurement, aggregate
+from benchmarks import suite_tables
+from benchmarks.public import runner
+from dask_marsched.bench.metrics import Measurement
 
 TEST = """
     import dask.array as da
@@ -40,7 +41,8 @@ def test_tests_of_a_suite_are_measured_on_local_clusters(tmp_path):
     suite = suite_in(tmp_path)
     tests = runner.tests_of(suite, [])
     assert [test.rpartition("::")[2] for test in tests] == ["test_sum", "test_fails"]
-    measured = runner.run(suite, tests, ("stock", "default"), 1, timeout=120)
+    measured = []
+    runner.run(suite, tests, ("stock", "default"), 1, timeout=120, progress=measured.append)
     done = [m for m in measured if m.workload.endswith("test_sum")]
     assert [(m.policy, m.error) for m in done] == [("stock", None), ("default", None)]
     assert all(m.sent and m.managed and m.pss and m.moved is not None for m in done)
@@ -58,7 +60,7 @@ def test_bytes_count_where_more_than_25_mib_move():
     def of(policy, moved):
         return Measurement("t", policy, 0, seconds=1.0, moved=moved, managed=1, pss=1)
 
-    many = tables.with_moving(aggregate([of("stock", 30 << 20), of("default", 60 << 20)]))
-    few = tables.with_moving(aggregate([of("stock", 20 << 20), of("default", 60 << 20)]))
-    assert [tables.misses(row) for row in many] == [[], ["moved"]]
-    assert [tables.misses(row) for row in few] == [[], []]
+    many = suite_tables.rows_of([of("stock", 30 << 20), of("default", 60 << 20)])
+    few = suite_tables.rows_of([of("stock", 20 << 20), of("default", 60 << 20)])
+    assert [suite_tables.misses(row, runner.BARS) for row in many] == [[], ["moved"]]
+    assert [suite_tables.misses(row, runner.BARS) for row in few] == [[], []]

@@ -8,6 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from benchmarks import suite_tables
 from benchmarks.tpch import data, queries
 from dask_marsched.bench import runner
 from dask_marsched.bench.metrics import Measurement, aggregate
@@ -103,7 +104,7 @@ def test_bars_on_bytes_hold_for_queries_that_move_much():
             Measurement("q01", "stock", 0, seconds=1.0, moved=moved // 2, managed=10, digest="x"),
             Measurement("q01", "default", 0, seconds=seconds, moved=moved, managed=10, digest="x"),
         ]
-        return queries.misses(aggregate(runs)[1])
+        return suite_tables.misses(suite_tables.rows_of(runs)[1], queries.BARS)
 
     assert verdict(2 * 2**20) == []
     assert verdict(200 * 2**20) == ["moved"]
@@ -122,5 +123,5 @@ def test_queries_run_under_each_policy(folder):
         (name, 0, True) for name in ("q01", "q01", "q02", "q02")
     ]
     assert not findings.faulty
-    shown, _means = queries.tables(rows)
+    shown, _means = suite_tables.tables(rows, queries.BARS)
     assert [line[:2] for line in shown[1:]] == [[r.workload, r.policy] for r in rows]

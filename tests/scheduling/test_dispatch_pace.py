@@ -83,6 +83,16 @@ def slow_scheduler(plugin: MarsSchedulerPlugin) -> None:
     plugin._engine.dispatcher.pace.scheduler_time = 0.01
 
 
+@planned_cluster([("127.0.0.1", 2)])
+async def test_after_a_restart_nothing_is_known(c: Any, s: Any, a: Any) -> None:
+    dispatcher = s.plugins["marsched"]._engine.dispatcher
+    assert sum(await c.gather(c.map(abs, range(50)))) == sum(range(50))
+    assert dispatcher.pace.most(0.0) != DispatchPace().most(0.0)
+    dispatcher.clear()
+    assert dispatcher.pace.most(0.0) == DispatchPace().most(0.0)
+    assert not dispatcher.free_slots.finished
+
+
 @pytest.mark.parametrize("long", [False, True])
 def test_operands_that_turn_out_to_be_long_run_on_all_threads(long: bool) -> None:
     @planned_cluster([("127.0.0.1", 8)], tune=slow_scheduler)

@@ -20,6 +20,7 @@ from dask.base import collections_to_expr
 from dask.core import flatten
 from dask.highlevelgraph import HighLevelGraph, MaterializedLayer
 from distributed.core import Status
+from distributed.diagnostics.plugin import SchedulerPlugin
 from distributed.scheduler import ClientState, Scheduler
 
 from dask_marsched.host.twin.graph import TwinGraph
@@ -100,7 +101,7 @@ class TwinScheduler(Scheduler):
         self.stream_comms[worker] = stream = self._open_stream(worker)
         stream.send(*waiting.buffer)
 
-    async def start_twin(self, plugin: Any) -> None:
+    async def start_twin(self, plugin: SchedulerPlugin | None) -> None:
         """Start the periodic work of extensions and a plugin, unless None."""
         for name, extension in list(self.plugins.items()):
             if name != "shuffle":

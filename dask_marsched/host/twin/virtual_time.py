@@ -9,7 +9,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from types import ModuleType, SimpleNamespace
-from typing import Any
+from typing import Any, Protocol
 
 import distributed.metrics
 import distributed.scheduler
@@ -31,10 +31,20 @@ _CLOCKED = (
 THREAD = 0.05
 
 
+class Timer(Protocol):
+    """The event queue, as the event loop sees it."""
+
+    def time(self) -> float:
+        """Return the virtual time, in seconds."""
+
+    def at(self, time: float, action: Callable[..., object], *args: Any, daemon: bool) -> Any:
+        """Call ``action`` at a virtual time."""
+
+
 class TwinLoop(asyncio.SelectorEventLoop):
     """An event loop with timers in the simulation's `EventQueue`; `settle` runs due callbacks."""
 
-    def __init__(self, queue: Any) -> None:
+    def __init__(self, queue: Timer) -> None:
         self._queue = queue
         #: How many callbacks were ever made due.
         self.calls = 0
@@ -42,7 +52,7 @@ class TwinLoop(asyncio.SelectorEventLoop):
 
     def time(self) -> float:
         """Return the virtual time, in seconds."""
-        return float(self._queue.now)
+        return self._queue.time()
 
     def call_soon(  # type: ignore[override]  # no type variables
         self, callback: Any, *args: Any, context: Any = None

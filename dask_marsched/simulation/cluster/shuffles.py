@@ -19,7 +19,7 @@ from dask.utils import parse_bytes
 from dask_marsched.host.twin.shuffles import SchedulerShuffles, Shuffle, ShuffleTasks
 from dask_marsched.simulation.cluster.clock import EventQueue
 from dask_marsched.simulation.cluster.memory import PIECES
-from dask_marsched.simulation.cluster.worker import Worker
+from dask_marsched.simulation.cluster.worker import Worker, WorkerCluster
 
 
 @dataclasses.dataclass(slots=True, eq=False)
@@ -44,7 +44,9 @@ class ShuffleRun:
 class Shuffles:
     """The shuffles of a simulation, given the `Cluster` and the shuffle tasks of the graph."""
 
-    def __init__(self, cluster: Any, tasks: ShuffleTasks, scheduler: SchedulerShuffles) -> None:
+    def __init__(
+        self, cluster: WorkerCluster, tasks: ShuffleTasks, scheduler: SchedulerShuffles
+    ) -> None:
         self._cluster = cluster
         self._queue: EventQueue = cluster.queue
         self._tasks = tasks

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 import distributed.worker_state_machine as wsm
 import numpy
@@ -15,6 +15,7 @@ from dask_marsched.simulation.cluster.clock import EventQueue
 from dask_marsched.simulation.cluster.comms import BatchedStream
 from dask_marsched.simulation.cluster.machine import EventLoop, Host, Link
 from dask_marsched.simulation.cluster.memory import MemoryMonitor, Result
+from dask_marsched.simulation.cluster.recorder import Recorder
 from dask_marsched.simulation.cluster.spec import ClusterSpec
 
 _EVENTS: dict[str, Callable[..., wsm.StateMachineEvent]] = {
@@ -60,11 +61,42 @@ class FetchRequest:
     data: dict[Any, Any] = dataclasses.field(default_factory=dict)
 
 
+class WorkerCluster(Protocol):
+    """The part of `Cluster` that workers use."""
+
+    spec: ClusterSpec
+    queue: EventQueue
+    recorder: Recorder
+    latency: float
+    batches_releases: bool
+    assumed_bandwidth: float
+    outgoing_limit: int
+    workers_by_address: dict[str, Worker]
+    shuffles: Any
+
+    def cost(self, key: Any) -> tuple[float, int]:
+        """Return seconds and bytes of a task."""
+
+    def input_nbytes(self, key: Any) -> int:
+        """Return the bytes of a task's inputs."""
+
+    def executed(self, worker: Worker, key: Any, start: float, stop: float) -> None:
+        """Note that a task was executed."""
+
+    def move(
+        self, source: Worker, target: Worker, keys: int, nbytes: int, done: Callable[[], object]
+    ) -> None:
+        """Move results between workers; call ``done`` when they have arrived."""
+
+    def received(self, worker: Worker, messages: list[dict[str, Any]]) -> None:
+        """Take messages to the scheduler."""
+
+
 class Worker:
     """A simulated worker of a `Cluster`; ``index`` is its number and name."""
 
     def __init__(
-        self, cluster: Any, index: int, address: str, host: Host, state: wsm.WorkerState
+        self, cluster: WorkerCluster, index: int, address: str, host: Host, state: wsm.WorkerState
     ) -> None:
         self.index = index
         self.address = address

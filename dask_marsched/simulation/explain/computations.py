@@ -6,6 +6,7 @@ import contextlib
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from typing import Any
 
 import dask
@@ -17,12 +18,17 @@ from dask_marsched.simulation.costs.persisted import PersistedGraph
 
 #: Called with the collections, and whether their results stay on the workers.
 BeforeCompute = Callable[[list[Any], bool], None]
+Computing = Callable[[list[Any], bool], AbstractContextManager[None]]
 
 
 class _Scheduler:
     """The scheduler that Dask uses for one computation."""
 
-    def __init__(self, collections: list[Any] | None, computing: Any) -> None:
+    def __init__(
+        self,
+        collections: list[Any] | None,
+        computing: Computing,
+    ) -> None:
         self._collections = collections
         self._computing = computing
 
