@@ -132,6 +132,7 @@ class _Group:
     peak: float  #: Most bytes held when run alone, without its inputs.
     members: list[int] = field(default_factory=list)  #: The operands except the head.
     batches: dict[str, int] = field(default_factory=dict)  #: Number of members in each batch.
+    line: bool = True  #: Whether it is a single line of operands.
     little: bool = False  #: Whether it adds little to any group (`_Compression._brings_little`).
 
 
@@ -216,12 +217,15 @@ class _Compression:
         ]
         if not found:
             return False
-        if len(reads) == 1:  # a single line
-            members = len(group.members) + len(self._group(found[0]).members)
-            if members >= _MOST_OPERANDS:
-                return False
-            self._draw(group, found)
-            return True
+        if len(reads) == 1:
+            other = self._group(found[0])
+            # What else the group has drawn need not run where the hub is.
+            if group.line or not self._hubs(other.reads, self.nbytes[found[0]]):
+                if len(group.members) + len(other.members) >= _MOST_OPERANDS:
+                    return False
+                group.line = group.line and other.line
+                self._draw(group, found)
+                return True
         found = [j for j in found if self._brings_little(j, reads)]
         if not found:
             return False
@@ -234,21 +238,23 @@ class _Compression:
         for alike in self._alike(found):
             if self._fits(group, alike, latest):
                 self._draw(group, alike)
+                group.line = False
                 grown = True
         return grown
 
     def _brings_little(self, j: int, reads: dict[int, int]) -> bool:
         """Whether an input reads no more bytes outside of the group's inputs than its own size.
 
-        Small hubs are ignored, as every worker gets them. Large hubs are ignored if other inputs
+        Small hubs are ignored, as every worker gets them. Other hubs are ignored if other inputs
         are read too: otherwise the input is a piece cut off a hub, which stays where the hub is.
+        A hub of unknown size, such as a partition of a frame, may be of any.
         """
         group = self.groups.get(j)
         own = self.inputs[j] if group is None else group.reads
         if not own or (group is not None and group.little):
             return True
         nbytes, readers, most_readers = self.nbytes, self.readers, self.shared
-        small = self.limits.small
+        small, known = self.limits.small, self.graph.known
         most = max(nbytes[j], CRUMB)
         new = shared = new_to_any = shared_by_any = 0.0
         for k in own:
@@ -257,7 +263,9 @@ class _Compression:
                 new_to_any += size
                 if k not in reads:
                     new += size
-            elif size > small:
+            elif size > small or not known[k]:
+                if not known[k]:
+                    size = math.inf
                 shared_by_any += size
                 if k not in reads:
                     shared += size

@@ -170,6 +170,16 @@ def test_pieces_are_cut_off_where_the_whole_is() -> None:
     assert found == {f"s{i}": {f"p{i}", f"q{i}", f"s{i}"} for i in range(32)}
 
 
+def test_pieces_of_a_frame_of_unknown_size_are_cut_off_where_it_is() -> None:
+    """As when frames of different divisions are aligned: most pieces are empty."""
+    inputs: dict[str, list[str]] = {"frame": []}
+    for i in range(32):
+        inputs |= {f"x{i}": [], f"p{i}": ["frame"], f"s{i}": [f"p{i}", f"x{i}"]}
+    g = graph(inputs, 1.0)
+    found = joined(g.with_nbytes(g.nbytes, bytes(len(g))), LOOSE)
+    assert found == {f"s{i}": {f"x{i}", f"s{i}"} for i in range(32)}
+
+
 def test_bounds_follow_the_cluster() -> None:
     g = graph({"a": [], "b": [], "s": ["a", "b"]}, MIB)
     limits = group_bounds(g, threads=16, thread_memory=0)
