@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import shlex
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,8 @@ from benchmarks import verdicts
 from benchmarks.chaos import fault_injection, soak
 from benchmarks.experiments import EXPERIMENTS
 from benchmarks.frisky import cluster as frisky
+from benchmarks.hosts import network_namespaces
+from benchmarks.hosts.cluster import HostsCluster
 from benchmarks.publishing import prepare, publish
 from dask_marsched.bench import command, runner
 from dask_marsched.bench.metrics import aggregate
@@ -52,7 +55,20 @@ def _many(name: str, metavar: str, text: str) -> Callable[[command.F], command.F
     "WORKERS",
     "Run the workloads in the digital twin only, on that many workers, their size in proportion",
 )
-@click.option("--workers-per-host", default=1, show_default=True, help="Of the simulated cluster.")
+@click.option(
+    "--hosts",
+    type=click.IntRange(2, 200),
+    help="Run the workloads on that many hosts, which are network namespaces of Linux.",
+)
+@click.option(
+    "--rate", default="1gbit", show_default=True, help="Of the links of --hosts, each direction."
+)
+@click.option(
+    "--workers-per-host",
+    default=1,
+    show_default=True,
+    help="Of --hosts and of the simulated cluster.",
+)
 @click.option("--cores", type=float, help="Simulate one host with that many cores.")
 @_many(
     "--planning",
@@ -215,6 +231,8 @@ class Options:
     frisky_python: Path | None
     twin: bool
     simulated: tuple[int, ...]
+    hosts: int | None
+    rate: str
     workers_per_host: int
     cores: float | None
     planning: tuple[int, ...]
@@ -264,7 +282,12 @@ def _compare(options: Options) -> None:
     if options.against:
         columns = (*columns, verdicts.FRISKY)
         openers[verdicts.FRISKY] = _frisky_opener(options)
-    with tempfile.TemporaryDirectory(prefix="bench-") as scratch:
+    with contextlib.ExitStack() as stack:
+        if options.hosts:
+            opener, workers = stack.enter_context(_hosts(options, options.hosts))
+            options.workers = workers
+            openers.update(dict.fromkeys(columns, opener))
+        scratch = stack.enter_context(tempfile.TemporaryDirectory(prefix="bench-"))
         selected, setting = prepare(options, Path(scratch))
         outcome = runner.run(
             selected, columns, options.repeat, setting, command.show_progress, openers
@@ -273,6 +296,25 @@ def _compare(options: Options) -> None:
     publish(options, tables, verdicts.to_json(outcome), *notes)
     rows = aggregate(outcome.measurements)
     command.exit_by([row for row in rows if row.policy != verdicts.FRISKY])
+
+
+@contextlib.contextmanager
+def _hosts(options: Options, count: int) -> Iterator[tuple[runner.Opener, int]]:
+    """Give what opens clusters on so many hosts, and their workers."""
+    if options.against:
+        raise click.UsageError(f"--against {options.against} runs on one host")
+    try:
+        network_namespaces.bits_per_second(options.rate)
+    except ValueError as error:
+        raise click.UsageError(f"--rate: {error}") from error
+    if not network_namespaces.is_possible():
+        raise click.UsageError(
+            "--hosts needs Linux with iproute2 and unshare, and network namespaces"
+        )
+    network_namespaces.be_inside()
+    with network_namespaces.hosts(count, options.rate) as hosts:
+        opener = functools.partial(HostsCluster, hosts)
+        yield opener, count * options.workers_per_host
 
 
 def _frisky_opener(options: Options) -> runner.Opener:

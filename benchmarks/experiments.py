@@ -6,7 +6,6 @@ Each function gets the options, publishes a table, and exits with 1 if something
 from __future__ import annotations
 
 import contextlib
-import sys
 import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
@@ -28,7 +27,8 @@ from benchmarks import (
     transfer,
     twin_agreement,
 )
-from benchmarks.chaos import chaos_run, fault_injection, network_namespaces, soak
+from benchmarks.chaos import chaos_run, fault_injection, soak
+from benchmarks.hosts import network_namespaces
 from benchmarks.kernels import cold, comparison, elementwise
 from benchmarks.public import runner as public_suite
 from benchmarks.publishing import prepare, publish
@@ -275,8 +275,8 @@ def run_soak(options: Any) -> None:
 
 def run_chaos(options: Any) -> None:
     """Run mixed work while workers and the network fail; see `chaos_run.run`."""
-    if not network_namespaces.is_inside() and network_namespaces.is_possible():
-        network_namespaces.enter([sys.executable, "-m", "benchmarks", *sys.argv[1:]])
+    if network_namespaces.is_possible():
+        network_namespaces.be_inside()
     every = options.kill_every or fault_injection.KILL_EVERY
     outcome = chaos_run.run(options.chaos, every=every, progress=_say)
     caught = [f"{count} exceptions in {hook}" for hook, count in outcome.exceptions.items()]

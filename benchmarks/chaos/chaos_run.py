@@ -24,8 +24,9 @@ from typing import Any
 import numpy as np
 from distributed.utils import TimeoutError as DaskTimeoutError
 
-from benchmarks.chaos import computations, network_namespaces, resource_watch, soak
+from benchmarks.chaos import computations, resource_watch, soak
 from benchmarks.chaos.fault_injection import KILL_EVERY, FaultInjector
+from benchmarks.hosts import network_namespaces
 from benchmarks.restarts.processes import free_address, python_path
 from dask_marsched import Client
 
@@ -216,7 +217,7 @@ def run(
             computations.expected(name, variant)
     with contextlib.ExitStack() as stack:
         inside = network_namespaces.is_inside()
-        hosts = stack.enter_context(network_namespaces.two_hosts()) if inside else []
+        hosts = stack.enter_context(network_namespaces.hosts(2)) if inside else []
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="chaos-")))
         networks = {os.readlink("/proc/self/ns/net"), *(host.network for host in hosts)}
         before = soak.Traces(networks)

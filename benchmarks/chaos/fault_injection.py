@@ -13,7 +13,7 @@ from typing import Any
 
 from distributed import Client
 
-from benchmarks.chaos import network_namespaces
+from benchmarks.hosts import network_namespaces
 from dask_marsched.bench.probes import Background
 
 #: Mean time between two kills of a worker, stops of one, cuts of the network, and kills of the

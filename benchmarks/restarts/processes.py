@@ -10,7 +10,7 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 _ROOT = Path(__file__).parents[2]
 _PRELOAD = "benchmarks.restarts.executions"
@@ -52,7 +52,7 @@ class ClusterOfProcesses:
         for process in (*self._processes, self.scheduler):
             process.send_signal(signal.SIGTERM)
         for process in (*self._processes, self.scheduler):
-            _end(process)
+            end(process)
 
     def start_scheduler(self) -> None:
         """Start the scheduler at the same address."""
@@ -76,22 +76,26 @@ class ClusterOfProcesses:
         """End workers."""
         self._processes.remove(process)
         process.send_signal(signal.SIGTERM)
-        _end(process)
+        end(process)
 
     def _spawn(self, what: str, *arguments: str) -> subprocess.Popen[bytes]:
-        environment: dict[str, Any] = {
-            **os.environ,
-            "PYTHONPATH": python_path(),
-            "DASK_DISTRIBUTED__WORKER__MULTIPROCESSING_METHOD": "forkserver",
-        }
         with (self.directory / f"{what}.log").open("ab") as log:
             return subprocess.Popen(
                 [sys.executable, "-m", "dask", what, *arguments],
-                env=environment,
+                env=environment(),
                 stdout=log,
                 stderr=log,
                 cwd=self.directory,
             )
+
+
+def environment() -> dict[str, str]:
+    """Return the environment of processes of a cluster, whose workers start fast."""
+    return {
+        **os.environ,
+        "PYTHONPATH": python_path(),
+        "DASK_DISTRIBUTED__WORKER__MULTIPROCESSING_METHOD": "forkserver",
+    }
 
 
 def python_path() -> str:
@@ -108,9 +112,10 @@ def free_address(host: str) -> str:
     raise OSError(f"no port is free at {host}")
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
+def end(process: subprocess.Popen[bytes], timeout: float = _ENDING) -> None:
+    """Wait for a process to end; kill it after so many seconds."""
     try:
-        process.wait(_ENDING)
+        process.wait(timeout)
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()

@@ -114,7 +114,7 @@ class BenchCluster:
         self.policy = policy
         self.setting = setting
         self.chosen = chosen
-        self.cluster: LocalCluster | None = None
+        self.cluster: Any = None
         self.client: Client | None = None
         self.pids: dict[str, int] = {}
 
@@ -128,6 +128,17 @@ class BenchCluster:
     def open(self) -> None:
         """Start the cluster, the policy and the probes, and warm the workers up."""
         plugin = policy_plugin(self.policy)
+        self.client = client = self._start()
+        client.wait_for_workers(self.setting.workers, timeout=60)
+        if plugin is not None:
+            client.register_plugin(plugin)
+        client.register_plugin(probes.SchedulerProbe(), name=probes.PROBE)
+        client.register_plugin(probes.TrafficMeter(), name=probes.METER)
+        self.pids = client.run(os.getpid)
+        client.run(warm_up, tuple(w for w in self.chosen if not w.missing()))
+
+    def _start(self) -> Client:
+        """Start the processes."""
         self.cluster = LocalCluster(
             n_workers=self.setting.workers,
             threads_per_worker=self.setting.threads,
@@ -136,14 +147,7 @@ class BenchCluster:
             dashboard_address=":0",
             silence_logs=logging.CRITICAL,
         )
-        self.client = client = Client(self.cluster, set_as_default=False)
-        client.wait_for_workers(self.setting.workers, timeout=60)
-        if plugin is not None:
-            client.register_plugin(plugin)
-        client.register_plugin(probes.SchedulerProbe(), name=probes.PROBE)
-        client.register_plugin(probes.TrafficMeter(), name=probes.METER)
-        self.pids = client.run(os.getpid)
-        client.run(warm_up, tuple(w for w in self.chosen if not w.missing()))
+        return Client(self.cluster, set_as_default=False)
 
     def close(self) -> None:
         """Close the cluster; kill worker processes that do not end."""

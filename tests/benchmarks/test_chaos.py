@@ -1,58 +1,13 @@
 """Chaos runs inject faults, compare results, and notice failures."""
 
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 
 from benchmarks.chaos import (
     chaos_run,
     computations,
     fault_injection,
-    network_namespaces,
     resource_watch,
 )
-
-#: In a namespace: two hosts that reach each other, do not while the wire is cut, and do again.
-WIRE = """
-import socket, subprocess, sys
-from benchmarks.chaos.network_namespaces import SCHEDULER_ADDRESS, two_hosts
-
-def reaches(host, address):
-    code = (
-        "import socket, sys\\n"
-        "s = socket.socket()\\n"
-        "s.settimeout(0.5)\\n"
-        f"sys.exit(s.connect_ex(({address!r}, 9)))"
-    )
-    # Nobody listens there: refused where packets arrive.
-    return subprocess.run(host.command([sys.executable, "-c", code])).returncode == 111
-
-with two_hosts() as (a, b):
-    found = [reaches(a, b.address), reaches(b, a.address)]
-    for host in (a, b):
-        host.isolate(True)
-    found += [reaches(a, b.address), reaches(b, a.address), reaches(a, SCHEDULER_ADDRESS)]
-    for host in (a, b):
-        host.isolate(False)
-    print(*found, reaches(a, b.address), len({a.network, b.network}))
-"""
-
-
-@pytest.mark.extended
-@pytest.mark.skipif(not network_namespaces.is_possible(), reason="no namespaces of networks here")
-def test_the_wire_can_be_cut():
-    assert not network_namespaces.is_inside()
-    # What replaces a process is run in one of its own.
-    enter = "import sys; from benchmarks.chaos.network_namespaces import enter; enter(sys.argv[1:])"
-    command = [sys.executable, "-c", enter, sys.executable, "-c", WIRE]
-    root = str(Path(__file__).parents[2])
-    told = subprocess.run(
-        command, capture_output=True, text=True, check=True, env={**os.environ, "PYTHONPATH": root}
-    )
-    assert told.stdout.split() == ["True", "True", "False", "False", "True", "True", "2"]
 
 
 @pytest.mark.slow

@@ -1,31 +1,35 @@
-"""Two hosts and the wire between them, on one machine: network namespaces of Linux.
+"""Several hosts and a switch between them, on one machine: network namespaces of Linux.
 
-Workers of one host see each other's shared memory, those of the other host have to connect. The
-wire can be cut: packets between the hosts are dropped then, as a switch that fails drops them,
-while both still reach the scheduler. All of it is inside of a namespace of its own, and gone with
-the processes in it.
+Workers of one host see each other's shared memory, those of other hosts have to connect, over links
+that may have a rate. The wire can be cut: packets between isolated hosts are dropped then, as a
+switch that fails drops them, while all still reach the scheduler. All of it is inside of a
+namespace of its own, and gone with the processes in it.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 
 #: Set in the processes that are in such a namespace.
-_INSIDE = "DASK_MARSCHED_TWO_HOSTS"
+_INSIDE = "DASK_MARSCHED_HOSTS"
 _TOOLS = ("unshare", "nsenter", "ip", "bridge")
 #: Where the scheduler and the clients are.
 SCHEDULER_ADDRESS = "10.77.0.1"
-_HOSTS = ("10.77.0.11", "10.77.0.12")
-_BRIDGE = "br-chaos"
+_BRIDGE = "br-marsched"
+#: Bits a second, by the words that iproute2 has for them.
+_UNITS = {"kbit": 1e3, "mbit": 1e6, "gbit": 1e9}
+#: Seconds in which a link may send as much as it likes: a timer's tick.
+_BURST = 0.004
 
 
 def is_inside() -> bool:
-    """Whether this process is in a namespace in which there may be two hosts."""
+    """Whether this process is in a namespace in which there may be hosts."""
     return bool(os.environ.get(_INSIDE))
 
 
@@ -40,6 +44,12 @@ def is_possible() -> bool:
         return False
     tried = ["sh", "-c", f"ip link add {_BRIDGE} type bridge"]
     return subprocess.run([*_entry(), *tried], capture_output=True, check=False).returncode == 0
+
+
+def be_inside() -> None:
+    """Start this benchmark again in such a namespace, unless it is in one."""
+    if not is_inside():
+        enter([sys.executable, "-m", "benchmarks", *sys.argv[1:]])
 
 
 def enter(command: Sequence[str]) -> None:
@@ -80,24 +90,33 @@ def _run(*command: str) -> None:
     subprocess.run(command, check=True, capture_output=True)
 
 
+def bits_per_second(rate: str) -> float:
+    """Return the bits a second of a link's rate; ValueError if it is none."""
+    found = re.fullmatch(r"([0-9.]+)(kbit|mbit|gbit)", rate)
+    if found is None:
+        raise ValueError(f"a rate is a number and {', '.join(_UNITS)}, as 1gbit, not {rate!r}")
+    return float(found[1]) * _UNITS[found[2]]
+
+
 @contextlib.contextmanager
-def two_hosts() -> Iterator[list[Host]]:
-    """Give the hosts, for processes that are `is_inside`."""
+def hosts(count: int, rate: str | None = None) -> Iterator[list[Host]]:
+    """Give so many hosts, for processes that are `is_inside`.
+
+    Each has a link to the scheduler and the others, that carries ``rate`` (such as ``1gbit``) in
+    each direction.
+    """
     _run("ip", "link", "set", "lo", "up")
     _run("ip", "link", "add", _BRIDGE, "type", "bridge")
     _run("ip", "addr", "add", f"{SCHEDULER_ADDRESS}/24", "dev", _BRIDGE)
     _run("ip", "link", "set", _BRIDGE, "up")
-    hosts = []
     with contextlib.ExitStack() as stack:
         stack.callback(lambda: _run("ip", "link", "del", _BRIDGE))
-        for number, address in enumerate(_HOSTS):
-            hosts.append(stack.enter_context(_host(number, address)))
-        yield hosts
+        yield [stack.enter_context(_host(number, rate)) for number in range(count)]
 
 
 @contextlib.contextmanager
-def _host(number: int, address: str) -> Iterator[Host]:
-    port, inner = f"port{number}", f"eth{number}"
+def _host(number: int, rate: str | None) -> Iterator[Host]:
+    port, inner, address = f"port{number}", f"eth{number}", f"10.77.0.{11 + number}"
     # It holds the namespace, and says when it is in it.
     holder = subprocess.Popen(
         ["unshare", "--net", "sh", "-c", "echo there; exec cat"],
@@ -115,7 +134,17 @@ def _host(number: int, address: str) -> Iterator[Host]:
         _run(*host.command(["ip", "link", "set", "lo", "up"]))
         _run(*host.command(["ip", "addr", "add", f"{address}/24", "dev", inner]))
         _run(*host.command(["ip", "link", "set", inner, "up"]))
+        if rate is not None:
+            _run(*_limit(port, rate))
+            _run(*host.command(_limit(inner, rate)))
         yield host
     finally:
         holder.kill()
         holder.communicate()
+
+
+def _limit(device: str, rate: str) -> list[str]:
+    """Return the command that bounds what a device sends."""
+    burst = max(128 * 1024, int(bits_per_second(rate) / 8 * _BURST))
+    queue = ["tbf", "rate", rate, "burst", str(burst), "latency", "100ms"]
+    return ["tc", "qdisc", "add", "dev", device, "root", *queue]
