@@ -64,6 +64,11 @@ def _many(name: str, metavar: str, text: str) -> Callable[[command.F], command.F
     "--rate", default="1gbit", show_default=True, help="Of the links of --hosts, each direction."
 )
 @click.option(
+    "--uneven",
+    is_flag=True,
+    help="The workers of the last of --hosts are half as fast and have half the memory.",
+)
+@click.option(
     "--workers-per-host",
     default=1,
     show_default=True,
@@ -233,6 +238,7 @@ class Options:
     simulated: tuple[int, ...]
     hosts: int | None
     rate: str
+    uneven: bool
     workers_per_host: int
     cores: float | None
     planning: tuple[int, ...]
@@ -313,7 +319,7 @@ def _hosts(options: Options, count: int) -> Iterator[tuple[runner.Opener, int]]:
         )
     network_namespaces.be_inside()
     with network_namespaces.hosts(count, options.rate) as hosts:
-        opener = functools.partial(HostsCluster, hosts)
+        opener = functools.partial(HostsCluster, hosts, options.uneven)
         yield opener, count * options.workers_per_host
 
 

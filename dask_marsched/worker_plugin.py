@@ -22,7 +22,7 @@ from dask_marsched.config import WORKER_PARTS, Settings
 from dask_marsched.fallbacks.counters import Counters
 from dask_marsched.host.worker import data as store
 from dask_marsched.host.worker.interrupts import Interrupts
-from dask_marsched.host.worker.message_batching import WorkerReleaseBatching
+from dask_marsched.host.worker.message_batching import MessageBatching
 from dask_marsched.host.worker.task_runs import TaskRuns
 from dask_marsched.host.worker.transfer import HandleTransfer
 from dask_marsched.policies.sharing import LEAST_SHARED
@@ -99,7 +99,7 @@ class MarsWorkerPlugin(WorkerPlugin):
             if part not in on
         }
         # First: others wrap the handlers that it installs.
-        self._install("messages", WorkerReleaseBatching(worker))
+        self._install("messages", MessageBatching(worker))
         if self.settings.journal_directory is not None:
             from dask_marsched.host.worker.reconnection import Reconnection
 

@@ -203,7 +203,7 @@ class BenchCluster:
         mapped = sum(client.run(probes.read_mapped).values())
         client.run_on_scheduler(probes.reset_probe)
         with probes.PssSampler(self.pids.values() if self.measures_pss else ()) as pss:
-            used = probes.cpu_seconds(self.pids.values())
+            used = self._cpu()
             start = time.perf_counter()
             if collections is None:
                 inputs = tuple(client.persist(list(inputs)))
@@ -213,7 +213,7 @@ class BenchCluster:
                 collections = workload.expression(self.setting.parameters, *inputs)
             results = self._compute(client, collections)
             seconds = time.perf_counter() - start
-            cpu = probes.cpu_seconds(self.pids.values()) - used - pss.spent
+            cpu = self._cpu() - used - pss.spent
         del inputs, collections
         self.settle(client)
         if not self.healthy():
@@ -233,6 +233,9 @@ class BenchCluster:
             sent=sent,
             digest=digest(results),
         )
+
+    def _cpu(self) -> float:
+        return probes.cpu_seconds(self.pids.values())
 
     def _compute(self, client: Client, collections: tuple[Any, ...]) -> list[Any]:
         futures = client.compute(list(collections))

@@ -200,9 +200,9 @@ class PssSampler(Background):
         self.spent += time.thread_time() - start
 
 
-def cpu_seconds(pids: Iterable[int]) -> float:
-    """Return the CPU seconds of this process and of others so far, user's and system's."""
-    total = time.process_time()
+def cpu_seconds(pids: Iterable[int], own: bool = True) -> float:
+    """Return the CPU seconds of processes so far, of this one too if ``own``; user and system."""
+    total = time.process_time() if own else 0.0
     for pid in pids:
         with contextlib.suppress(psutil.Error):
             times = psutil.Process(pid).cpu_times()

@@ -67,6 +67,6 @@ class RetentionBudget:
         """Record bytes allocated in small pages: filling those costs as much as a copy."""
         self._left -= nbytes / _COPIED
 
-    def kept(self, copied: int = 0) -> None:
-        """Record a result that was retained."""
-        self._left -= _EACH + copied / _COPIED
+    def kept(self, copied: int = 0, seconds: float = 0.0) -> None:
+        """Record a result that was retained: bytes copied, and measured seconds of that."""
+        self._left -= _EACH + max(copied / _COPIED, seconds)

@@ -11,6 +11,9 @@ _DASK_SATURATION = 1.1  #: Dask's default. A larger saturation is one that the u
 _WORKER_OVERHEAD = 0.0007
 #: Operands below this many seconds are short: threads would idle much while waiting for messages.
 _SHORT_TASK = 0.005
+#: Below this many seconds, a thread that waits for its next operand loses more than an operand that
+#: waits for its thread while others are free.
+_BRIEF_TASK = 0.05
 _HORIZON = 0.010  #: Seconds of queued work for each thread: the round trip to the scheduler.
 _HORIZON_BYTES = 2**20  #: Bytes of queued results for each thread, small beside a worker's memory.
 
@@ -21,7 +24,7 @@ class SlotRule:
 
     A free thread takes one, unless the saturation leaves threads free. A larger saturation than
     Dask's default makes more wait for a thread, as in stock Dask. For operands shorter than
-    `_SHORT_TASK`, a tenth of the threads has another queued, as in stock Dask. Operands much
+    `_BRIEF_TASK`, a tenth of the threads has another queued, as in stock Dask. Operands much
     shorter than the round trip to the scheduler may queue up to `_HORIZON` seconds of work and
     `_HORIZON_BYTES` of results for each thread.
     """
@@ -79,10 +82,12 @@ class SlotRule:
         """
         if self.has_free_slot(nthreads, in_progress):
             return True
-        if self.saturation < 1 or duration is None or duration >= _SHORT_TASK:
+        if self.saturation < 1 or duration is None or duration >= _BRIEF_TASK:
             return False
         if in_progress < math.ceil(self.saturation * nthreads):
             return True
+        if duration >= _SHORT_TASK:
+            return False
         waiting = in_progress - nthreads + 1
         work = backlog + duration + (_WORKER_OVERHEAD * (in_progress + 1) if read else 0.0)
         return work <= _HORIZON * nthreads and waiting * nbytes <= _HORIZON_BYTES * nthreads

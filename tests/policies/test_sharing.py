@@ -46,6 +46,18 @@ def test_keeping_takes_a_small_share_of_the_work():
     assert 900 < kept < 1100, "a fifth of a millisecond for each, of a twentieth of four seconds"
 
 
+def test_what_takes_long_to_copy_is_kept_less_often():
+    """As data frames of a few bytes, which have to be pickled."""
+    budget = RetentionBudget()
+    kept = 0
+    for _ in range(10_000):
+        budget.worked(0.004)
+        if budget.affords(100):
+            budget.kept(100, seconds=0.0018)
+            kept += 1
+    assert 900 < kept < 1100, "two milliseconds for each, of a twentieth of forty seconds"
+
+
 def test_longer_operands_have_all_their_results_kept():
     budget = RetentionBudget()
     for _ in range(1000):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeGuard
@@ -48,6 +49,13 @@ class _Cost(NamedTuple):
         return self.arrays + _SERIALIZED * self.others
 
 
+class _Copy(NamedTuple):
+    """What came of copying a result, and the processor time that took."""
+
+    found: tuple[Handle, list[SharedChunk]] | None
+    seconds: float
+
+
 class ResultRetainer:
     """Retains the results of a worker for the workers that take over from it."""
 
@@ -86,7 +94,7 @@ class ResultRetainer:
     def made(self, key: Key, value: object) -> None:
         """Retain a result at once if little has to be copied, else after it is stored."""
         # The scheduler learns of the former together with the result.
-        if not _is_large_array(value) and is_data(value):
+        if not _is_large_array(value) and is_data(value) and self._budget.affords():
             cost = self._cost(value)
             if cost.copied <= _LITTLE and self._affords(cost):
                 self._hold(key, cost, self._put(value))
@@ -132,13 +140,13 @@ class ResultRetainer:
             if self._may_exchange(value.nbytes) and self._budget.affords(value.nbytes):
                 self._budget.kept(value.nbytes)
                 await self._publisher.keep_array(key, value)
-        elif is_data(value) and self._affords(cost := self._cost(value)):
-            found = await self._publisher.copy(key, cost.copied, self._put, value)
+        elif is_data(value) and self._budget.affords() and self._affords(cost := self._cost(value)):
+            copy = await self._publisher.copy(key, cost.copied, self._put, value)
             # Another thread may evict the value: before the check below, or after it, and then
             # `let_go` releases the chunks.
-            self._hold(key, cost, found)
-            if found is not None and cost.arrays >= LEAST:
-                self._exchange(key, value, *found)
+            self._hold(key, cost, copy)
+            if copy.found is not None and cost.arrays >= LEAST:
+                self._exchange(key, value, *copy.found)
             elif self._store.in_memory(key) is not value:
                 self.let_go(key)
 
@@ -158,21 +166,23 @@ class ResultRetainer:
         most = max(_TWICE_AT_LEAST, int(_TWICE * self._store.held))
         return self.twice + twice <= most and self._budget.affords(cost.effort)
 
-    def _put(self, value: object) -> tuple[Handle, list[SharedChunk]] | None:
+    def _put(self, value: object) -> _Copy:
+        begun = time.thread_time()
         try:
             header, frames = to_frames(value)
         except Exception:  # not serializable; Dask raises the error when it has to be sent
-            return None
-        return scattered.put(self._arena, header, frames)
+            return _Copy(None, time.thread_time() - begun)
+        found = scattered.put(self._arena, header, frames)
+        return _Copy(found, time.thread_time() - begun)
 
-    def _hold(self, key: Key, cost: _Cost, found: tuple[Handle, list[SharedChunk]] | None) -> None:
+    def _hold(self, key: Key, cost: _Cost, copy: _Copy) -> None:
         """Hold the chunks of a copy that no stored value refers to, and announce them."""
-        self._budget.kept(cost.effort)
+        self._budget.kept(cost.effort, copy.seconds)
         self.let_go(key)
-        if found is None:
+        if copy.found is None:
             return
-        handle, chunks = found
-        self._retained[key] = found
+        handle, chunks = copy.found
+        self._retained[key] = copy.found
         with self._twice_lock:
             self._twice[key] = cost.copied
         self._publisher.ahead += 1

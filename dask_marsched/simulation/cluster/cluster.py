@@ -48,7 +48,7 @@ class Cluster:
     """A running simulation of a scheduler and its workers.
 
     ``validate`` lets them check their invariants (slow). With ``batches_releases`` workers hold
-    back their answers about freed keys, as `ReleaseBatcher` does on a real worker.
+    back their answers about freed keys, as `MessageBatcher` does on a real worker.
     """
 
     shuffles: Shuffles

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import distributed.worker_state_machine as wsm
 import numpy
 
-from dask_marsched.host.worker.message_batching import ReleaseBatcher
+from dask_marsched.host.worker.message_batching import MessageBatcher
 from dask_marsched.simulation.cluster.clock import EventQueue
 from dask_marsched.simulation.cluster.comms import BatchedStream
 from dask_marsched.simulation.cluster.machine import EventLoop, Host, Link
@@ -130,11 +130,11 @@ class Worker:
             self.loop,
             spec.batch_cost,
         )
-        self._batcher: ReleaseBatcher | None = None
+        self._batcher: MessageBatcher | None = None
         self._send: Callable[[dict[str, Any]], object] = self.to_scheduler.send
         if cluster.batches_releases:
             later = functools.partial(cluster.queue.after, daemon=True)
-            self._batcher = ReleaseBatcher(self.to_scheduler.send, later)
+            self._batcher = MessageBatcher(self.to_scheduler.send, later)
             self._send = self._batcher.send
 
     def receive(self, messages: list[dict[str, Any]]) -> None:

@@ -10,7 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dask_marsched.host.worker import message_batching
-from dask_marsched.host.worker.message_batching import ReleaseBatcher, WorkerReleaseBatching
+from dask_marsched.host.scheduler.adopters import KEPT
+from dask_marsched.host.worker.message_batching import (
+    ANNOUNCED_WITHIN,
+    PATIENCE,
+    MessageBatcher,
+    MessageBatching,
+)
 from dask_marsched.simulation import simulate
 from dask_marsched.simulation.cluster.cluster import Cluster
 
@@ -21,7 +27,12 @@ class Wire:
     def __init__(self) -> None:
         self.sent: list[dict[str, Any]] = []
         self.timers: list[Any] = []
-        self.batcher = ReleaseBatcher(self.sent.append, lambda _, call: self.timers.append(call))
+        self.delays: list[float] = []
+        self.batcher = MessageBatcher(self.sent.append, self.later)
+
+    def later(self, seconds: float, call: Any) -> None:
+        self.delays.append(seconds)
+        self.timers.append(call)
 
     def free(self, *keys: str) -> None:
         with self.batcher.freeing(keys):
@@ -63,6 +74,23 @@ def test_one_timer_flushes_the_rest():
     assert wire.sent == [released("a"), released("b")]
     wire.free("c")
     assert len(wire.timers) == 1
+
+
+def test_announcements_wait_for_the_next_message_but_not_long():
+    wire = Wire()
+    kept = {"op": "log-event", "topic": KEPT, "msg": "a"}
+    wire.free("a")
+    wire.batcher.send(kept)
+    wire.batcher.send(kept)
+    assert (wire.sent, wire.delays) == ([], [PATIENCE, ANNOUNCED_WITHIN])
+    wire.batcher.send(FINISHED)
+    assert wire.sent == [released("a"), kept, kept, FINISHED]
+    wire.batcher.send(kept)
+    wire.timers.pop()()
+    assert wire.sent[4:] == [kept]
+    other = {"op": "log-event", "topic": "mine", "msg": "a"}
+    wire.batcher.send(other)
+    assert wire.sent[5:] == [other]
 
 
 def test_what_is_there_again_is_not_said_to_be_gone():
@@ -129,7 +157,7 @@ def footprint(worker: Any) -> tuple[Any, ...]:
 @gen_cluster(client=True, nthreads=[("127.0.0.1", 1)])
 async def test_on_a_worker(c: Any, s: Scheduler, a: Any) -> None:
     before = footprint(a)
-    batching = WorkerReleaseBatching(a)
+    batching = MessageBatching(a)
     batching.install()
     x = da.ones((40, 40), chunks=10)
     assert await c.compute((x + x.T).sum()) == 3200
@@ -147,7 +175,7 @@ async def test_on_a_worker(c: Any, s: Scheduler, a: Any) -> None:
 @pytest.mark.parametrize("copies", [False, True])
 @gen_cluster(client=True)
 async def test_answers_about_scattered_data_are_not_held_back(c, s, a, b, copies):
-    batchings = [WorkerReleaseBatching(worker) for worker in (a, b)]
+    batchings = [MessageBatching(worker) for worker in (a, b)]
     for batching in batchings:
         batching.install()
     future = await c.scatter(1, broadcast=copies)
@@ -178,4 +206,4 @@ async def test_a_worker_that_differs_is_left_alone(s, a, changes, text):
 
     assert message_batching.misfits(a) == []
     with pytest.raises(RuntimeError, match=text):
-        WorkerReleaseBatching(Other()).install()
+        MessageBatching(Other()).install()
