@@ -11,8 +11,8 @@ _DASK_SATURATION = 1.1  #: Dask's default. A larger saturation is one that the u
 _WORKER_OVERHEAD = 0.0007
 #: Operands below this many seconds are short: threads would idle much while waiting for messages.
 _SHORT_TASK = 0.005
-#: Below this many seconds, a thread that waits for its next operand loses more than an operand that
-#: waits for its thread while others are free.
+#: The same where no other operand reads the results, so that waiting operands keep no others in
+#: memory: a thread loses more by waiting for messages than an operand by waiting for a thread.
 _BRIEF_TASK = 0.05
 _HORIZON = 0.010  #: Seconds of queued work for each thread: the round trip to the scheduler.
 _HORIZON_BYTES = 2**20  #: Bytes of queued results for each thread, small beside a worker's memory.
@@ -24,9 +24,9 @@ class SlotRule:
 
     A free thread takes one, unless the saturation leaves threads free. A larger saturation than
     Dask's default makes more wait for a thread, as in stock Dask. For operands shorter than
-    `_BRIEF_TASK`, a tenth of the threads has another queued, as in stock Dask. Operands much
-    shorter than the round trip to the scheduler may queue up to `_HORIZON` seconds of work and
-    `_HORIZON_BYTES` of results for each thread.
+    `_SHORT_TASK`, or `_BRIEF_TASK`, a tenth of the threads has another queued, as in stock Dask.
+    Operands much shorter than the round trip to the scheduler may queue up to `_HORIZON` seconds
+    of work and `_HORIZON_BYTES` of results for each thread.
     """
 
     #: Short operands for each thread (Dask's ``worker-saturation``).
@@ -77,15 +77,15 @@ class SlotRule:
     ) -> bool:
         """Return whether a worker with `backlog` seconds of work may be sent one more operand.
 
-        The operand takes `duration` seconds and returns `nbytes`. Unless another operand will
-        `read` its result, the worker's overhead is not counted.
+        The operand takes `duration` seconds and returns `nbytes`, which another operand may `read`;
+        otherwise the worker's overhead is not counted.
         """
         if self.has_free_slot(nthreads, in_progress):
             return True
-        if self.saturation < 1 or duration is None or duration >= _BRIEF_TASK:
+        if self.saturation < 1 or duration is None:
             return False
         if in_progress < math.ceil(self.saturation * nthreads):
-            return True
+            return duration < (_SHORT_TASK if read else _BRIEF_TASK)
         if duration >= _SHORT_TASK:
             return False
         waiting = in_progress - nthreads + 1

@@ -9,8 +9,8 @@ from distributed.utils_test import async_poll_for, gen_cluster
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dask_marsched.host.worker import message_batching
 from dask_marsched.host.scheduler.adopters import KEPT
+from dask_marsched.host.worker import message_batching
 from dask_marsched.host.worker.message_batching import (
     ANNOUNCED_WITHIN,
     PATIENCE,
