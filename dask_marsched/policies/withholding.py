@@ -78,6 +78,10 @@ class WithholdingPolicy(Protocol):
         """Return the workers with withheld operands in opened units, the most urgent first."""
         ...
 
+    def bound(self, worker: Any) -> int:
+        """Return how many withheld operands belong on a worker, as it has their inputs or unit."""
+        ...
+
     def accept(self, offer: Offer, worker: Any) -> None:
         """Carry out an offer: the operand is sent to the worker."""
         ...
@@ -217,6 +221,11 @@ class UnitQueues:
             self._note_head(worker)
         self._moved.clear()
         return [worker for _, _, worker in self._by_head]
+
+    def bound(self, worker: Any) -> int:
+        """Return how many operands belong on a worker (`WithholdingPolicy.bound`)."""
+        opened = sum(len(unit.ready) for unit in self._running if unit.owner == worker)
+        return opened + sum(len(unit.ready) for unit in self._at_home.get(worker, ()))
 
     def accept(self, offer: Offer, worker: Any) -> None:
         """Carry out an offer: the operand is sent to the worker."""

@@ -175,7 +175,7 @@ class Dispatcher:
         offer = self._offer(ws)
         if offer is None:
             return None
-        awaited = snapshot.awaited_holders(offer.operand, ws, len(self.withholding))
+        awaited = snapshot.awaited_holders(offer.operand, ws, self.withholding.bound)
         if awaited:
             self._awaited[ws] = awaited
             return None

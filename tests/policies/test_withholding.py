@@ -122,6 +122,22 @@ def test_a_worker_that_holds_no_unit_s_inputs_fetches_least() -> None:
     assert offer.operand == "c"
 
 
+def test_what_belongs_on_a_worker_is_counted() -> None:
+    q = UnitQueues()
+    q.plan("abc", (0, 0, 0))
+    for place, operand in enumerate("abc"):
+        q.enqueue(operand, (0, 0, place))
+    for place, operand in enumerate("xy"):
+        q.enqueue(operand, (0, 0, 10 + place), "w2")
+    assert (q.bound("w1"), q.bound("w2")) == (0, 2)
+    offer = q.offer("w1", lambda operand, worker: (0, 0))
+    assert offer is not None
+    q.accept(offer, "w1")
+    assert (q.bound("w1"), q.bound("w2")) == (2, 2)
+    q.withdraw("x")
+    assert q.bound("w2") == 1
+
+
 def test_crumbs_elsewhere_do_not_make_an_operand_wait() -> None:
     """As the array object of a Zarr store, which readers with another, large input read as well."""
     queues = UnitQueues()

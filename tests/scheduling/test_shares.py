@@ -64,7 +64,7 @@ def test_paced_dispatch_fills_a_worker_once(monkeypatch: pytest.MonkeyPatch) -> 
         return placed
 
     monkeypatch.setattr(Dispatcher, "_paced", watched)
-    _tasks_of_workers(100, 1, 1.1, lambda i: 0.03 if i % 3 else 0.006)
+    _tasks_of_workers(100, 1, 1.1, lambda i: 0.3 if i % 3 else 0.06)
     assert max(sent) == 1
 
 

@@ -53,10 +53,11 @@ async def test_workers_do_not_wait_for_each_other_for_ever(c, s, a, b):
 
 
 PREFIX = SimpleNamespace(duration_average=0.001)
+NEW = SimpleNamespace(duration_average=-1)
 
 
 def holder(processing=(), status=Status.running):
-    return SimpleNamespace(status=status, nthreads=1, processing=set(processing))
+    return SimpleNamespace(status=status, nthreads=1, processing=set(processing), address="a")
 
 
 class Read(SimpleNamespace):
@@ -64,8 +65,9 @@ class Read(SimpleNamespace):
     __eq__ = object.__eq__
 
 
-def operand(*who, prefix=PREFIX):
-    return Read(prefix=prefix, dependencies=[Read(who_has={Read(**vars(w)) for w in who})])
+def operand(*who, prefix=PREFIX, nbytes=1000):
+    read = Read(who_has={Read(**vars(w)) for w in who}, get_nbytes=lambda: nbytes)
+    return Read(prefix=prefix, dependencies=[read])
 
 
 @pytest.mark.parametrize(
@@ -73,17 +75,34 @@ def operand(*who, prefix=PREFIX):
     [
         (operand(holder()), 100, True),
         (operand(holder()), 101, False),
-        (operand(holder(), prefix=SimpleNamespace(duration_average=-1)), 1, False),
+        (operand(holder(), prefix=NEW), 4, True),
+        (operand(holder(), prefix=NEW), 5, False),
         (operand(holder(status=Status.paused)), 1, False),
-        (operand(holder([Read(prefix=PREFIX)])), 1, True),
-        (operand(holder([Read(prefix=None)])), 1, False),
+        (operand(holder([Read(prefix=PREFIX)])), 99, True),
+        (operand(holder([Read(prefix=PREFIX)])), 100, False),
+        (operand(holder([Read(prefix=SimpleNamespace(duration_average=0.05))])), 50, True),
+        (operand(holder([Read(prefix=SimpleNamespace(duration_average=0.05))])), 51, False),
+        (operand(holder([Read(prefix=NEW)])), 1, False),
         (Read(prefix=PREFIX, dependencies=[]), 1, False),
     ],
-    ids=["short", "long", "unknown", "paused", "own kind", "behind others", "no inputs"],
+    ids=[
+        "short",
+        "long",
+        "new",
+        "many of a new kind",
+        "paused",
+        "own kind",
+        "long with own kind",
+        "behind another",
+        "long behind another",
+        "behind a new kind",
+        "no inputs",
+    ],
 )
 def test_short_operands_wait_for_the_worker_with_their_inputs(task, withheld, waits):
-    assert awaited_holders(task, Read(), withheld) == (who(task) if waits else [])
-    assert not awaited_holders(task, next(iter(who(task)), None), withheld)
+    bound = {"a": withheld}.__getitem__
+    assert awaited_holders(task, Read(), bound) == (who(task) if waits else [])
+    assert not awaited_holders(task, next(iter(who(task)), None), bound)
 
 
 def who(task):
@@ -93,4 +112,16 @@ def who(task):
 def test_inputs_on_two_workers_bind_to_neither():
     apart = operand(holder())
     apart.dependencies += operand(holder()).dependencies
-    assert not awaited_holders(apart, Read(), 1)
+    assert not awaited_holders(apart, Read(), lambda _: 1)
+
+
+def test_inputs_that_are_much_smaller_bind_to_no_worker():
+    """As labels beside the samples of an iterative fit, wherever they are."""
+    task = operand(holder())
+    large = who(task)
+    here = Read()
+    small = Read(who_has={here}, get_nbytes=lambda: 124)
+    task.dependencies.append(small)
+    assert awaited_holders(task, here, lambda _: 1) == large
+    small.get_nbytes = lambda: 125
+    assert not awaited_holders(task, here, lambda _: 1)

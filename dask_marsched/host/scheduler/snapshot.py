@@ -33,6 +33,12 @@ _WORTH_COPYING = 2
 #: Seconds that fetching an input takes besides its transfer, as Dask's work stealing assumes.
 _LATENCY = 0.1
 
+#: Seconds of a task whose kind has not run yet.
+_NEW_KIND = 0.025
+
+#: Inputs so many times smaller than the largest bind a task to no worker.
+_MUCH_SMALLER = 8
+
 #: Most dependents of a task, and most inputs of each, that are examined for common readers.
 _MOST_MET = 8
 
@@ -189,28 +195,38 @@ def has_inputs_of_its_own(ts: TaskState) -> bool:
     return any(len(dts.dependents) < _OFTEN for dts in ts.dependencies)
 
 
-def awaited_holders(ts: TaskState, ws: WorkerState, withheld: int) -> list[WorkerState]:
+def awaited_holders(
+    ts: TaskState, ws: WorkerState, bound: Callable[[str], int]
+) -> list[WorkerState]:
     """Return the workers for which a withheld task should wait rather than run on `ws`.
 
-    They hold its inputs, and all withheld tasks would be done there before `ws` has fetched them.
+    They hold its large inputs, and what they run, and the withheld tasks `bound` to them, by
+    address, would be done before `ws` has fetched these. Tasks of a new kind count as short: once
+    one has run, that is known.
     """
-    each = duration(ts)
-    if each is None or not ts.dependencies:
-        return []
+    each = duration(ts) or _NEW_KIND
+    most = max([dts.get_nbytes() for dts in ts.dependencies], default=0)
     holders: set[WorkerState] | None = None
     for dts in ts.dependencies:
+        if dts.get_nbytes() < most / _MUCH_SMALLER:
+            continue
         who = dts.who_has or set()
         if ws in who:
             return []
         holders = who if holders is None else holders & who
-    # Other tasks on the holder may take long.
     return [
         holder
         for holder in holders or ()
         if holder.status == Status.running
-        and withheld * each <= _LATENCY * holder.nthreads
-        and all(other.prefix is ts.prefix for other in holder.processing)
+        and _seconds_ahead(holder, ts, each) + bound(holder.address) * each
+        <= _LATENCY * holder.nthreads
     ]
+
+
+def _seconds_ahead(ws: WorkerState, ts: TaskState, each: float) -> float:
+    """Return the expected seconds of what a worker runs; those like `ts` take `each` seconds."""
+    found = (each if other.prefix is ts.prefix else duration(other) for other in ws.processing)
+    return sum(math.inf if seconds is None else seconds for seconds in found)
 
 
 def met_bytes(ts: TaskState, workers: Collection[WorkerState]) -> dict[WorkerState, int]:
