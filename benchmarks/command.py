@@ -288,6 +288,8 @@ def _compare(options: Options) -> None:
     if options.against:
         columns = (*columns, verdicts.FRISKY)
         openers[verdicts.FRISKY] = _frisky_opener(options)
+    if options.uneven and not options.hosts:
+        raise click.UsageError("--uneven needs --hosts")
     with contextlib.ExitStack() as stack:
         if options.hosts:
             opener, workers = stack.enter_context(_hosts(options, options.hosts))

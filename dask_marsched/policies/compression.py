@@ -247,7 +247,7 @@ class _Compression:
 
         Small hubs are ignored, as every worker gets them. Other hubs are ignored if other inputs
         are read too: otherwise the input is a piece cut off a hub, which stays where the hub is.
-        A hub of unknown size, such as a partition of a frame, may be of any.
+        A hub of unknown size, such as a partition of a frame, counts as large.
         """
         group = self.groups.get(j)
         own = self.inputs[j] if group is None else group.reads

@@ -85,11 +85,15 @@ def test_rates_are_written_as_iproute2_has_them(rate, bits):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--rate", "fast"], "a rate is a number and kbit, mbit, gbit, as 1gbit, not 'fast'"),
-        (["--against", "frisky"], "--against frisky runs on one host"),
+        (
+            ["--hosts", "2", "--rate", "fast"],
+            "a rate is a number and kbit, mbit, gbit, as 1gbit, not 'fast'",
+        ),
+        (["--hosts", "2", "--against", "frisky"], "--against frisky runs on one host"),
+        (["--uneven"], "--uneven needs --hosts"),
     ],
 )
 def test_wrong_options_are_refused(options, message):
-    ended = CliRunner().invoke(bench, ["--hosts", "2", *options])
+    ended = CliRunner().invoke(bench, options)
     assert ended.exit_code == 2
     assert message in ended.output

@@ -204,7 +204,9 @@ def awaited_holders(
     address, would be done before `ws` has fetched these. Tasks of a new kind count as short: once
     one has run, that is known.
     """
-    each = duration(ts) or _NEW_KIND
+    each = duration(ts)
+    if each is None:
+        each = _NEW_KIND
     most = max([dts.get_nbytes() for dts in ts.dependencies], default=0)
     holders: set[WorkerState] | None = None
     for dts in ts.dependencies:
