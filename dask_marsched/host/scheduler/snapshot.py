@@ -33,9 +33,6 @@ _WORTH_COPYING = 2
 #: Seconds that fetching an input takes besides its transfer, as Dask's work stealing assumes.
 _LATENCY = 0.1
 
-#: Seconds of a task whose kind has not run yet.
-_NEW_KIND = 0.025
-
 #: Inputs so many times smaller than the largest bind a task to no worker.
 _MUCH_SMALLER = 8
 
@@ -201,12 +198,11 @@ def awaited_holders(
     """Return the workers for which a withheld task should wait rather than run on `ws`.
 
     They hold its large inputs, and what they run, and the withheld tasks `bound` to them, by
-    address, would be done before `ws` has fetched these. Tasks of a new kind count as short: once
-    one has run, that is known.
+    address, would be done before `ws` has fetched these.
     """
     each = duration(ts)
     if each is None:
-        each = _NEW_KIND
+        return []
     most = max([dts.get_nbytes() for dts in ts.dependencies], default=0)
     holders: set[WorkerState] | None = None
     for dts in ts.dependencies:
