@@ -78,8 +78,11 @@ class WithholdingPolicy(Protocol):
         """Return the workers with withheld operands in opened units, the most urgent first."""
         ...
 
-    def bound(self, worker: Any) -> int:
-        """Return how many withheld operands belong on a worker, as it has their inputs or unit."""
+    def bound_alike(self, operand: Any) -> int:
+        """Return how many withheld operands belong on the worker of one; all if that is none.
+
+        They belong on the worker that has opened their unit, or holds its inputs.
+        """
         ...
 
     def accept(self, offer: Offer, worker: Any) -> None:
@@ -222,8 +225,12 @@ class UnitQueues:
         self._moved.clear()
         return [worker for _, _, worker in self._by_head]
 
-    def bound(self, worker: Any) -> int:
-        """Return how many operands belong on a worker (`WithholdingPolicy.bound`)."""
+    def bound_alike(self, operand: Any) -> int:
+        """Return how many operands belong on the same worker (`WithholdingPolicy.bound_alike`)."""
+        own = self._withheld[operand]
+        worker = own.home if own.owner is None else own.owner
+        if worker is None:
+            return len(self)
         opened = sum(len(unit.ready) for unit in self._running if unit.owner == worker)
         return opened + sum(len(unit.ready) for unit in self._at_home.get(worker, ()))
 

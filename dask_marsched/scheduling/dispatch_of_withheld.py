@@ -175,7 +175,8 @@ class Dispatcher:
         offer = self._offer(ws)
         if offer is None:
             return None
-        awaited = snapshot.awaited_holders(offer.operand, ws, self.withholding.bound)
+        withheld = self.withholding.bound_alike(offer.operand)
+        awaited = snapshot.awaited_holders(offer.operand, ws, withheld)
         if awaited:
             self._awaited[ws] = awaited
             return None

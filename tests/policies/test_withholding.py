@@ -122,20 +122,16 @@ def test_a_worker_that_holds_no_unit_s_inputs_fetches_least() -> None:
     assert offer.operand == "c"
 
 
-def test_what_belongs_on_a_worker_is_counted() -> None:
-    q = UnitQueues()
-    q.plan("abc", (0, 0, 0))
-    for place, operand in enumerate("abc"):
-        q.enqueue(operand, (0, 0, place))
+def test_what_belongs_on_the_same_worker_is_counted() -> None:
+    queues = UnitQueues()
+    fill(queues, ["abc"])
     for place, operand in enumerate("xy"):
-        q.enqueue(operand, (0, 0, 10 + place), "w2")
-    assert (q.bound("w1"), q.bound("w2")) == (0, 2)
-    offer = q.offer("w1", lambda operand, worker: (0, 0))
-    assert offer is not None
-    q.accept(offer, "w1")
-    assert (q.bound("w1"), q.bound("w2")) == (2, 2)
-    q.withdraw("x")
-    assert q.bound("w2") == 1
+        queues.enqueue(operand, (0.0, 0.0, 10.0 + place), "w2")
+    assert (queues.bound_alike("a"), queues.bound_alike("x")) == (5, 2)
+    assert taken(queues, "w1") == "a"
+    assert (queues.bound_alike("b"), queues.bound_alike("x")) == (2, 2)
+    queues.withdraw("x")
+    assert queues.bound_alike("y") == 1
 
 
 def test_crumbs_elsewhere_do_not_make_an_operand_wait() -> None:

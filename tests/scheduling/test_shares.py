@@ -54,6 +54,27 @@ def test_tasks_are_shared_out(
     assert max(tasks.values()) <= 2 * 4 * threads
 
 
+def test_tasks_on_one_input_that_all_read_are_shared_out() -> None:
+    """Their workers do not wait for the one that made it: each gets a copy."""
+    model = delayed(abs)(1, dask_key_name="model")
+    names = [f"root-{i}" for i in range(100)]
+    with dask.config.set({"distributed.scheduler.default-task-durations": {"root": 0.01}}):
+        report = simulate(
+            [delayed(max)(model, i, dask_key_name=name) for i, name in enumerate(names)],
+            workers=4,
+            threads=1,
+            costs=Costs(
+                {"model": 20_000_000} | dict.fromkeys(names, 28),
+                {"model": 0.1} | dict.fromkeys(names, 0.01),
+            ),
+            isolated=False,
+        )
+    assert report.timeline is not None
+    tasks = Counter(report.timeline.tasks.rows["worker"].tolist())
+    assert len(tasks) == 4
+    assert min(tasks.values()) >= 10
+
+
 def test_paced_dispatch_fills_a_worker_once(monkeypatch: pytest.MonkeyPatch) -> None:
     paced, sent = Dispatcher._paced, []
 

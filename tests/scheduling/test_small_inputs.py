@@ -57,7 +57,7 @@ NEW = SimpleNamespace(duration_average=-1)
 
 
 def holder(processing=(), status=Status.running):
-    return SimpleNamespace(status=status, nthreads=1, processing=set(processing), address="a")
+    return SimpleNamespace(status=status, nthreads=1, processing=set(processing))
 
 
 class Read(SimpleNamespace):
@@ -98,9 +98,8 @@ def operand(*who, prefix=PREFIX, nbytes=1000):
     ],
 )
 def test_short_operands_wait_for_the_worker_with_their_inputs(task, withheld, waits):
-    bound = {"a": withheld}.__getitem__
-    assert awaited_holders(task, Read(), bound) == (who(task) if waits else [])
-    assert not awaited_holders(task, next(iter(who(task)), None), bound)
+    assert awaited_holders(task, Read(), withheld) == (who(task) if waits else [])
+    assert not awaited_holders(task, next(iter(who(task)), None), withheld)
 
 
 def who(task):
@@ -110,7 +109,7 @@ def who(task):
 def test_inputs_on_two_workers_bind_to_neither():
     apart = operand(holder())
     apart.dependencies += operand(holder()).dependencies
-    assert not awaited_holders(apart, Read(), lambda _: 1)
+    assert not awaited_holders(apart, Read(), 1)
 
 
 def test_inputs_that_are_much_smaller_bind_to_no_worker():
@@ -120,6 +119,6 @@ def test_inputs_that_are_much_smaller_bind_to_no_worker():
     here = Read()
     small = Read(who_has={here}, get_nbytes=lambda: 124)
     task.dependencies.append(small)
-    assert awaited_holders(task, here, lambda _: 1) == large
+    assert awaited_holders(task, here, 1) == large
     small.get_nbytes = lambda: 125
-    assert not awaited_holders(task, here, lambda _: 1)
+    assert not awaited_holders(task, here, 1)

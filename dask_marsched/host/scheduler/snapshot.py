@@ -192,13 +192,11 @@ def has_inputs_of_its_own(ts: TaskState) -> bool:
     return any(len(dts.dependents) < _OFTEN for dts in ts.dependencies)
 
 
-def awaited_holders(
-    ts: TaskState, ws: WorkerState, bound: Callable[[str], int]
-) -> list[WorkerState]:
+def awaited_holders(ts: TaskState, ws: WorkerState, withheld: int) -> list[WorkerState]:
     """Return the workers for which a withheld task should wait rather than run on `ws`.
 
-    They hold its large inputs, and what they run, and the withheld tasks `bound` to them, by
-    address, would be done before `ws` has fetched these.
+    They hold its large inputs, and what they run, and as many tasks like this one as are
+    `withheld` for them, would be done before `ws` has fetched these.
     """
     each = duration(ts)
     if each is None:
@@ -216,8 +214,7 @@ def awaited_holders(
         holder
         for holder in holders or ()
         if holder.status == Status.running
-        and _seconds_ahead(holder, ts, each) + bound(holder.address) * each
-        <= _LATENCY * holder.nthreads
+        and _seconds_ahead(holder, ts, each) + withheld * each <= _LATENCY * holder.nthreads
     ]
 
 
