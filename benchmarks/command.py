@@ -315,10 +315,8 @@ def _hosts(options: Options, count: int) -> Iterator[tuple[runner.Opener, int]]:
         network_namespaces.bits_per_second(options.rate)
     except ValueError as error:
         raise click.UsageError(f"--rate: {error}") from error
-    if not network_namespaces.is_possible():
-        raise click.UsageError(
-            "--hosts needs Linux with iproute2 and unshare, and network namespaces"
-        )
+    if not network_namespaces.is_possible("tc"):
+        raise click.UsageError("--hosts needs network namespaces of Linux: ip, bridge, tc, unshare")
     network_namespaces.be_inside()
     with network_namespaces.hosts(count, options.rate) as hosts:
         opener = functools.partial(HostsCluster, hosts, options.uneven)

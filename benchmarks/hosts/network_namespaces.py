@@ -38,9 +38,9 @@ def _entry() -> list[str]:
     return ["unshare", "--net", *([] if os.getuid() == 0 else ["--map-root-user"])]
 
 
-def is_possible() -> bool:
-    """Whether this user can have such a namespace on this machine."""
-    if not all(map(shutil.which, _TOOLS)):
+def is_possible(*tools: str) -> bool:
+    """Whether this user can have such a namespace, and has tools, on this machine."""
+    if not all(map(shutil.which, (*_TOOLS, *tools))):
         return False
     tried = ["sh", "-c", f"ip link add {_BRIDGE} type bridge"]
     return subprocess.run([*_entry(), *tried], capture_output=True, check=False).returncode == 0

@@ -114,7 +114,7 @@ class BenchCluster:
         self.policy = policy
         self.setting = setting
         self.chosen = chosen
-        self.cluster: Any = None
+        self.cluster: Any = None  #: What has the processes, and ends them with ``close(timeout)``.
         self.client: Client | None = None
         self.pids: dict[str, int] = {}
 

@@ -219,7 +219,7 @@ class _Compression:
             return False
         if len(reads) == 1:
             other = self._group(found[0])
-            # What else the group has drawn need not run where the hub is.
+            # A group that has joined other inputs may run anywhere: it joins no piece of a hub.
             if group.line or not self._hubs(other.reads, self.nbytes[found[0]]):
                 if len(group.members) + len(other.members) >= _MOST_OPERANDS:
                     return False
@@ -263,12 +263,10 @@ class _Compression:
                 new_to_any += size
                 if k not in reads:
                     new += size
-            elif size > small or not known[k]:
-                if not known[k]:
-                    size = math.inf
-                shared_by_any += size
+            elif (large := size if known[k] else math.inf) > small:
+                shared_by_any += large
                 if k not in reads:
-                    shared += size
+                    shared += large
         if group is not None:
             group.little = new_to_any <= most and shared_by_any <= most
         return (new or shared) <= most

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import itertools
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -79,7 +80,7 @@ class WithholdingPolicy(Protocol):
         ...
 
     def bound_alike(self, operand: Any) -> int:
-        """Return how many withheld operands belong on the worker of one; all if that is none.
+        """Return about how many withheld operands belong on the worker of one; all if on none.
 
         They belong on the worker that has opened their unit, or holds its inputs.
         """
@@ -231,8 +232,11 @@ class UnitQueues:
         worker = own.home if own.owner is None else own.owner
         if worker is None:
             return len(self)
-        opened = sum(len(unit.ready) for unit in self._running if unit.owner == worker)
-        return opened + sum(len(unit.ready) for unit in self._at_home.get(worker, ()))
+        self._own_head(worker)  # drops entries that are outdated
+        there = self._at_home.get(worker, ())
+        # Each of further units has one operand or more.
+        some = sum(len(unit.ready) for unit in itertools.islice(there, self.window))
+        return len(self._opened.get(worker, ())) + some + max(0, len(there) - self.window)
 
     def accept(self, offer: Offer, worker: Any) -> None:
         """Carry out an offer: the operand is sent to the worker."""

@@ -175,8 +175,7 @@ class Dispatcher:
         offer = self._offer(ws)
         if offer is None:
             return None
-        withheld = self.withholding.bound_alike(offer.operand)
-        awaited = snapshot.awaited_holders(offer.operand, ws, withheld)
+        awaited = snapshot.awaited_holders(offer.operand, ws, self.withholding.bound_alike)
         if awaited:
             self._awaited[ws] = awaited
             return None

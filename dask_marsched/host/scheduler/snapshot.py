@@ -192,11 +192,13 @@ def has_inputs_of_its_own(ts: TaskState) -> bool:
     return any(len(dts.dependents) < _OFTEN for dts in ts.dependencies)
 
 
-def awaited_holders(ts: TaskState, ws: WorkerState, withheld: int) -> list[WorkerState]:
+def awaited_holders(
+    ts: TaskState, ws: WorkerState, withheld: Callable[[TaskState], int]
+) -> list[WorkerState]:
     """Return the workers for which a withheld task should wait rather than run on `ws`.
 
     They hold its large inputs, and what they run, and as many tasks like this one as are
-    `withheld` for them, would be done before `ws` has fetched these.
+    `withheld` with it, would be done before `ws` has fetched these.
     """
     each = duration(ts)
     if each is None:
@@ -210,18 +212,15 @@ def awaited_holders(ts: TaskState, ws: WorkerState, withheld: int) -> list[Worke
         if ws in who:
             return []
         holders = who if holders is None else holders & who
+    if not holders:
+        return []
+    to_come = withheld(ts) * each
     return [
         holder
-        for holder in holders or ()
+        for holder in holders
         if holder.status == Status.running
-        and _seconds_ahead(holder, ts, each) + withheld * each <= _LATENCY * holder.nthreads
+        and holder.occupancy + to_come <= _LATENCY * holder.nthreads
     ]
-
-
-def _seconds_ahead(ws: WorkerState, ts: TaskState, each: float) -> float:
-    """Return the expected seconds of what a worker runs; those like `ts` take `each` seconds."""
-    found = (each if other.prefix is ts.prefix else duration(other) for other in ws.processing)
-    return sum(math.inf if seconds is None else seconds for seconds in found)
 
 
 def met_bytes(ts: TaskState, workers: Collection[WorkerState]) -> dict[WorkerState, int]:

@@ -63,7 +63,7 @@ class MessageBatcher:
                 self.gathered += 1
                 return self._hold(message, PATIENCE)
             self._stored.discard(key)
-        elif message["op"] == "log-event" and message["topic"] == KEPT:
+        elif message.get("topic") == KEPT:
             return self._hold(message, ANNOUNCED_WITHIN)
         self.flush()
         self._send(message)
@@ -116,7 +116,7 @@ class MessageBatching:
     def install(self) -> None:
         """Intercept messages that free keys, and those sent; RuntimeError on a misfit."""
         worker, undo = self.worker, self._undo
-        demand(misfits(worker), "answers to freed keys are not delayed")
+        demand(misfits(worker), "messages that nobody waits for are not delayed")
         batcher = self._batcher = MessageBatcher(worker.batched_send, self._call_later)
 
         def free(stock: Callable[..., Any], keys: Collection[Key], **kwargs: Any) -> Any:
