@@ -6,6 +6,7 @@ Results in that memory survive the worker's process, so that others can adopt th
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 import os
 from collections.abc import Callable, Sequence
@@ -28,7 +29,7 @@ logger = logging.getLogger(__name__)
 
 NAME = "marsched-segment"
 _TIMEOUT = 60.0  # seconds
-#: Seconds between two checks for readers of dead workers' segments. Recovery takes less.
+#: Seconds between two checks for readers of dead workers' segments. Adoption takes less.
 _SWEEP = 5.0
 
 
@@ -43,7 +44,7 @@ class SegmentOwner(NannyPlugin):
         self.size = size
         self.segment: SegmentAddress | None = None
         self._retired = dict.fromkeys(retired, True)
-        self._sweeping = PeriodicCallback(self._sweep, _SWEEP * 1000)
+        self._sweeping: PeriodicCallback | None = None
         self._undo = Replacements()
 
     def setup(self, nanny: Nanny) -> None:
@@ -55,6 +56,8 @@ class SegmentOwner(NannyPlugin):
             self._undo.attribute(monitor, "callback", lambda: self._monitor(nanny, stock))
         restart_patiently(nanny, self._undo)
         if self._retired:
+            sweep = functools.partial(self._sweep, nanny, nanny.pid)
+            self._sweeping = PeriodicCallback(sweep, _SWEEP * 1000)
             self._sweeping.start()
 
     def retire(self) -> list[SegmentAddress]:
@@ -63,8 +66,11 @@ class SegmentOwner(NannyPlugin):
         self._retired, self.segment = {}, None
         return segments
 
-    def _sweep(self) -> None:
+    def _sweep(self, nanny: Nanny, pid: int | None) -> None:
         """Close retired segments that had no reader at this check and the one before."""
+        # The process that adopts them may take long to start on a busy machine.
+        if nanny.pid != pid:
+            return
         # One check is not enough: between a reader's death and the adoption there is none.
         for segment, was_read in list(self._retired.items()):
             is_read = file_ranges.has_readers(segment.fd)
@@ -73,13 +79,14 @@ class SegmentOwner(NannyPlugin):
             else:
                 del self._retired[segment]
                 os.close(segment.fd)
-        if not self._retired:
+        if not self._retired and self._sweeping is not None:
             self._sweeping.stop()
 
     def teardown(self, nanny: Nanny) -> None:
         """Close the segment, which ends with the last process that has it mapped."""
         self._undo.close()
-        self._sweeping.stop()
+        if self._sweeping is not None:
+            self._sweeping.stop()
         for segment in self.retire():
             os.close(segment.fd)
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+from types import SimpleNamespace
 
 import psutil
 import pytest
@@ -42,6 +43,7 @@ async def test_another_worker_is_found(s, a):
 
 
 def test_segments_of_the_past_are_kept_as_long_as_somebody_reads():
+    nanny = SimpleNamespace(pid=1)
     past = SegmentOwner(MIB)
     past.segment = create_segment(MIB)
     owner = SegmentOwner(MIB, past.retire())
@@ -51,19 +53,31 @@ def test_segments_of_the_past_are_kept_as_long_as_somebody_reads():
     reader = open_segment(segment)
     file_ranges.lock_read(reader, 4096, 10)
     for _ in range(3):
-        owner._sweep()
+        owner._sweep(nanny, 1)
     os.close(reader)
     reader = open_segment(segment)  # somebody else takes over
-    owner._sweep()
+    owner._sweep(nanny, 1)
     file_ranges.lock_read(reader, 4096, 10)
-    owner._sweep()
+    owner._sweep(nanny, 1)
     os.fstat(segment.fd)
     os.close(reader)
-    owner._sweep()
-    owner._sweep()
+    owner._sweep(nanny, 1)
+    owner._sweep(nanny, 1)
     with pytest.raises(OSError, match="Bad file descriptor"):
         os.fstat(segment.fd)
     assert owner.retire() == []
+
+
+def test_segments_of_the_past_are_kept_while_the_worker_is_restarted():
+    segment = create_segment(MIB)
+    owner, nanny = SegmentOwner(MIB, [segment]), SimpleNamespace(pid=None)
+    for _ in range(3):
+        owner._sweep(nanny, 1)
+    nanny.pid = 2  # it has started, and is not yet an owner's
+    for _ in range(3):
+        owner._sweep(nanny, 1)
+    assert owner.retire() == [segment]
+    os.close(segment.fd)
 
 
 @pytest.mark.extended
