@@ -262,7 +262,8 @@ class HandleTransfer:
 
     def _announce(self, key: Key, handle: Handle, stamp: int) -> None:
         where = (self.worker.address, key, handle.to_message(), stamp)
-        self.worker.log_event(KEPT, where)
+        # `log_event` refuses what is in some of Dask's own keys, such as NumPy's integers.
+        self.worker.batched_send({"op": "log-event", "topic": KEPT, "msg": where})
 
     def announce_again(self) -> None:
         """Tell a scheduler that was restarted that this worker shares its memory, and what."""

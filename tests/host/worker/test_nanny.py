@@ -4,16 +4,18 @@ import asyncio
 import os
 from types import SimpleNamespace
 
+import numpy as np
 import psutil
 import pytest
 from distributed import Nanny, wait
-from distributed.utils_test import gen_cluster
+from distributed.utils_test import async_poll_for, gen_cluster
 
+from dask_marsched.host.scheduler.adopters import KEPT
 from dask_marsched.host.worker import data as store
 from dask_marsched.host.worker.nanny import SegmentOwner
 from dask_marsched.host.worker.transfer import HandleTransfer, misfits
 from dask_marsched.store import file_ranges
-from dask_marsched.store.segment import create_segment, open_segment
+from dask_marsched.store.segment import Handle, SegmentAddress, create_segment, open_segment
 from tests.host.worker.sharing import MIB, Sharing, numbers, set_up, state, total
 
 
@@ -27,6 +29,20 @@ async def test_without_a_nanny_nothing_is_shared(s, a):
     assert "no nanny" in sharing.reason
     await sharing.uninstall()
     assert (set(a.handlers), set(vars(a)), set(vars(a.monitor))) == before
+
+
+@gen_cluster(nthreads=[("", 1)])
+async def test_results_with_numpy_integers_in_their_keys_are_announced(s, a):
+    data = store.install(a)
+    sharing = HandleTransfer(a, data, cap=MIB, least=1, caught=pytest.fail, announces=True)
+    handle = Handle(SegmentAddress(1, 2, b"3"), 4, 5, b"", (6,), plain=True)
+    key = ("cholesky", np.int64(0))  # as `da.linalg.cholesky` has them
+    sharing._announce(key, handle, 7)
+    await async_poll_for(lambda: s.get_events(KEPT), 5)
+    ((_, (address, told, message, stamp)),) = s.get_events(KEPT)
+    assert (address, told, stamp) == (a.address, key, 7)
+    assert Handle.from_message(message) == handle
+    store.uninstall(a, data)
 
 
 @gen_cluster(nthreads=[("", 1)])
