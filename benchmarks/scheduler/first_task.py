@@ -33,6 +33,8 @@ BAR_MORE, SHORT = 0.020, 0.1  # seconds more, where stock takes less than so man
 WORKERS = 4
 _SIDE = 4  # elements of a chunk's side
 _WARM = 100
+#: Seconds in which the workers, here in the client's process, have set themselves up for a policy.
+_SET_UP = 0.5
 
 
 @dataclass(frozen=True)
@@ -164,6 +166,7 @@ async def _arrive(client: Client, policy: str, program: Any) -> tuple[float, flo
         reasons = await scheduler.watch()
         if any(reasons):
             raise RuntimeError(f"the plugin is off: {reasons}")
+        await asyncio.sleep(_SET_UP)
         gc.collect()
         start = time.perf_counter()
         future = client.compute(program)
