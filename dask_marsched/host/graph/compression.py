@@ -226,10 +226,12 @@ class GraphCompression(ArrivingGraphs):
             )
         return _Read(keys, graph, roles, kinds, limits, compress(graph, roles, kinds, limits))
 
-    def reconcile(self, dsk: dict[Key, GraphNode], ordered: Mapping[Key, Any]) -> Mapping[Key, Any]:
-        """Adapt a graph in place to tasks that arrived in the meantime; return its order."""
+    def reconcile(
+        self, dsk: dict[Key, GraphNode], ordered: Mapping[Key, Any], wanted: Iterable[Key]
+    ) -> Mapping[Key, Any]:
+        """Adapt a graph in place to the scheduler's tasks; return its order."""
         try:
-            return self._reconcile(current.get(), dsk, ordered)
+            return self._reconcile(current.get(), dsk, ordered, wanted)
         except Exception as error:
             self.counters.caught("reconcile", error)
             return ordered
@@ -239,6 +241,7 @@ class GraphCompression(ArrivingGraphs):
         request: CompressionRequest | None,
         dsk: dict[Key, GraphNode],
         ordered: Mapping[Key, Any],
+        wanted: Iterable[Key],
     ) -> Mapping[Key, Any]:
         known: dict[Key, TaskState] = self.scheduler.tasks
         if request is not None and request.groups:
@@ -247,10 +250,14 @@ class GraphCompression(ArrivingGraphs):
             self.count(request)
         # A fused task that is sent again in another form keeps its first run spec, which fits the
         # dependencies of the existing task.
+        differ = False
         for key in self._fused & dsk.keys() & known.keys():
             first = known[key].run_spec
             if isinstance(first, GraphNode) and first.dependencies <= known.keys():
+                differ |= first.dependencies != dsk[key].dependencies
                 dsk[key] = first
+        if differ:
+            _leave_out_unneeded(dsk, wanted)
         if len(self._fused) > self._purge_at:
             self._fused &= known.keys() | dsk.keys()
             self._purge_at = 1000 + 2 * len(self._fused)
@@ -295,6 +302,19 @@ class GraphCompression(ArrivingGraphs):
                 dsk[key] = request.originals[key]
                 places[key] = last - 1 + place / len(members)
         return places
+
+
+def _leave_out_unneeded(dsk: dict[Key, GraphNode], wanted: Iterable[Key]) -> None:
+    """Remove what no wanted task reads: Dask makes no states for that, and expects some."""
+    needed: set[Key] = set()
+    stack = list(wanted)
+    while stack:
+        key = stack.pop()
+        if key in dsk and key not in needed:
+            needed.add(key)
+            stack.extend(dsk[key].dependencies)
+    for key in dsk.keys() - needed:
+        del dsk[key]
 
 
 def _branching_steps(members: list[Key], dsk: Mapping[Key, GraphNode]) -> dict[Key, set[Key]]:

@@ -192,7 +192,7 @@ class SchedulerAdapter:
     def _create_taskstate_from_graph(self, *, dsk: Any, ordered: Any, **kwargs: Any) -> Any:
         self.delegate.graph_arrives(getattr(dsk, "sizes", None), getattr(dsk, "prepared", None))
         if self.compression is not None:
-            ordered = self.compression.reconcile(dsk, ordered)
+            ordered = self.compression.reconcile(dsk, ordered, kwargs["keys"])
         s = self.scheduler
         with collector_paused():
             return type(s)._create_taskstate_from_graph(s, dsk=dsk, ordered=ordered, **kwargs)

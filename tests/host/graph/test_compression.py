@@ -223,6 +223,28 @@ async def test_a_fused_result_can_be_requested_later(c, s, *workers):
 
 
 @subgraphs()
+async def test_what_only_a_fused_task_would_have_read_is_left_out(c, s, *workers):
+    """The first form of a fused task stays, and may read less than the one sent now.
+
+    Dask itself names tasks alike that it has fused in one way or another.
+    """
+    read = delayed(inc)(0, dask_key_name="read-0")
+    other = delayed(inc)(read, dask_key_name="other-0")
+    steps = line(2)
+    first = c.compute([read, other, steps[-1]])
+    assert await asyncio.gather(*first) == [1, 2, 2]
+    now = {
+        "new": Task("new", inc, 0),
+        "other-0": Task("other-0", inc, TaskRef("new")),
+        "step-1": Task("step-1", inc, TaskRef("other-0")),
+        "last": Task("last", inc, TaskRef("step-1")),
+    }
+    assert await c.get(now, "last", sync=False) == 3
+    assert "new" not in s.tasks
+    s.validate_state()
+
+
+@subgraphs()
 async def test_a_lost_fused_result_is_recomputed(c, s, *workers):
     steps = line(4)
     first = c.compute(steps[-1])
