@@ -172,6 +172,12 @@ def _many(name: str, metavar: str, text: str) -> Callable[[command.F], command.F
     "`python -m benchmarks.tpch.data` makes.",
 )
 @click.option(
+    "--programs",
+    is_flag=True,
+    help="Run whole programs of data frames, arrays, bags, delayed functions, futures and xarray "
+    "(or those of --select).",
+)
+@click.option(
     "--public",
     type=click.Path(exists=True, file_okay=False, path_type=Path),
     metavar="DIRECTORY",
@@ -259,6 +265,7 @@ class Options:
     back_after: tuple[int, ...]
     journal: bool
     tpch: Path | None
+    programs: bool
     public: Path | None
     cancel: bool
     soak: float | None

@@ -5,7 +5,6 @@ Each function gets the options, publishes a table, and exits with 1 if something
 
 from __future__ import annotations
 
-import contextlib
 import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
@@ -22,7 +21,6 @@ from benchmarks import (
     memory_tight,
     simulated,
     small,
-    suite_tables,
     tiny,
     transfer,
     twin_agreement,
@@ -30,25 +28,19 @@ from benchmarks import (
 from benchmarks.chaos import chaos_run, fault_injection, soak
 from benchmarks.hosts import network_namespaces
 from benchmarks.kernels import cold, comparison, elementwise
-from benchmarks.public import runner as public_suite
-from benchmarks.publishing import prepare, publish
+from benchmarks.publishing import exit_if, prepare, publish
 from benchmarks.restarts import cost, kills
 from benchmarks.scheduler import first_task, observer_cost, planning
-from benchmarks.tpch import queries
-from dask_marsched.bench import report, runner
+from benchmarks.suite_experiments import run_programs, run_public, run_tpch
+from dask_marsched.bench import report
 from dask_marsched.bench.cluster import DEFAULT, Setting
 from dask_marsched.bench.command import policy_columns, show_progress
-from dask_marsched.bench.metrics import STOCK, Measurement
+from dask_marsched.bench.metrics import STOCK
 from dask_marsched.bench.workloads import Kind, Parameters
 
 
 def _say(text: str) -> None:
     click.echo(f"  {text}", err=True)
-
-
-def _exit_if(wrong: bool) -> None:
-    if wrong:
-        raise SystemExit(1)
 
 
 def run_failover(options: Any) -> None:
@@ -67,7 +59,7 @@ def run_failover(options: Any) -> None:
         progress=show,
     )
     publish(options, [failover.cells(runs)], {"runs": list(map(asdict, runs))})
-    _exit_if(any(k.error or not k.same for k in runs))
+    exit_if(any(k.error or not k.same for k in runs))
 
 
 def run_restart(options: Any) -> None:
@@ -87,7 +79,7 @@ def run_restart(options: Any) -> None:
         progress=show,
     )
     publish(options, [kills.cells(outcomes)], {"kills": list(map(asdict, outcomes))})
-    _exit_if(not all(o.passed for o in outcomes))
+    exit_if(not all(o.passed for o in outcomes))
 
 
 def run_back_after(options: Any) -> None:
@@ -113,21 +105,21 @@ def run_journal(options: Any) -> None:
         )
     found = {"runs": list(map(asdict, runs)), "first_tasks": list(map(asdict, first))}
     publish(options, [cost.cost_cells(runs, first)], found)
-    _exit_if(len({(r.program, r.digest) for r in runs}) > len({r.program for r in runs}))
+    exit_if(len({(r.program, r.digest) for r in runs}) > len({r.program for r in runs}))
 
 
 def run_cancellation(options: Any) -> None:
     """Cancel tasks that run; a worker that did not survive it is wrong."""
     found = cancellation.run()
     publish(options, [cancellation.cells(found)], {"cancels": list(map(asdict, found))})
-    _exit_if(not all(c.healthy for c in found))
+    exit_if(not all(c.healthy for c in found))
 
 
 def run_transfer(options: Any) -> None:
     """Fetch chunks between workers of a host; a chunk that was not mapped is wrong."""
     measured = transfer.run(options.repeat)
     publish(options, [transfer.cells(measured)], {"fetches": list(map(asdict, measured))})
-    _exit_if(any(m.mapped < m.fetches for m in measured))
+    exit_if(any(m.mapped < m.fetches for m in measured))
 
 
 def run_planning(options: Any) -> None:
@@ -141,7 +133,7 @@ def run_planning(options: Any) -> None:
         policy_columns(options.policies), options.planning, options.repeat, show
     )
     publish(options, [planning.cells(measured)], {"planning": list(map(asdict, measured))})
-    _exit_if(any(p.error for p in measured))
+    exit_if(any(p.error for p in measured))
 
 
 def run_first_task(options: Any) -> None:
@@ -194,50 +186,6 @@ def run_tiny(options: Any) -> None:
     publish(options, [tiny.cells(runs)], {"runs": list(map(asdict, runs))})
 
 
-def run_tpch(options: Any) -> None:
-    """Run the queries of TPC-H; a run that failed, gave another result or raised is wrong."""
-    columns = policy_columns(options.policies)
-    chosen = queries.select(options.tpch, options.names)
-    setting = queries.setting(options.workers, options.threads, options.timeout)
-    findings = queries.Findings()
-    openers: dict[str, runner.Opener] = dict.fromkeys(columns, findings.open)
-    measured = _until_interrupted(
-        lambda show: runner.run(chosen, columns, options.repeat, setting, show, openers)
-    )
-    rows = suite_tables.rows_of(measured)
-    notes = [*findings.notes(), report.failures(rows), queries.NOTE]
-    found = {"measurements": list(map(asdict, measured))}
-    publish(options, suite_tables.tables(rows, queries.BARS), found, *notes)
-    _exit_if(findings.faulty or any(row.failed or row.identical is False for row in rows))
-
-
-def run_public(options: Any) -> None:
-    """Run tests of the public suite under each policy; one that failed under ours is wrong."""
-    suite, columns = options.public, policy_columns(options.policies)
-    tests = public_suite.tests_of(suite, options.names)
-    measured = _until_interrupted(
-        lambda show: public_suite.run(suite, tests, columns, options.repeat, options.timeout, show)
-    )
-    rows = suite_tables.rows_of(measured)
-    notes = [report.failures(rows), suite_tables.NOTE]
-    found = {"measurements": list(map(asdict, measured))}
-    publish(options, suite_tables.tables(rows, public_suite.BARS), found, *notes)
-    _exit_if(any(row.failed for row in rows if row.policy != STOCK))
-
-
-def _until_interrupted(run: Callable[[Callable[[Measurement], None]], object]) -> list[Measurement]:
-    """Return what a run tells to its argument, up to its end or an interrupt."""
-    measured: list[Measurement] = []
-
-    def show(measurement: Measurement) -> None:
-        measured.append(measurement)
-        show_progress(measurement)
-
-    with contextlib.suppress(KeyboardInterrupt):
-        run(show)
-    return measured
-
-
 def run_pages(options: Any) -> None:
     """Measure the event loop's time for the dashboard's pages and the observer's layouts."""
     from benchmarks.scheduler import pages  # needs bokeh
@@ -270,7 +218,7 @@ def run_soak(options: Any) -> None:
     )
     faults = [*outcome.wrong, *outcome.failed, *outcome.left]
     publish(options, [soak.cells(outcome)], asdict(outcome), *faults)
-    _exit_if(not outcome.passed)
+    exit_if(not outcome.passed)
 
 
 def run_chaos(options: Any) -> None:
@@ -282,7 +230,7 @@ def run_chaos(options: Any) -> None:
     caught = [f"{count} exceptions in {hook}" for hook, count in outcome.exceptions.items()]
     faults = [*outcome.wrong, *outcome.failed, *outcome.hung, *outcome.left, *caught]
     publish(options, [chaos_run.cells(outcome)], asdict(outcome), *faults)
-    _exit_if(not outcome.passed)
+    exit_if(not outcome.passed)
 
 
 def run_memory_tight(options: Any) -> None:
@@ -306,7 +254,7 @@ def run_memory_tight(options: Any) -> None:
         parse_bytes(options.memory_limit),
     )
     publish(options, [memory_tight.cells(runs)], memory_tight.to_json(runs))
-    _exit_if(any(run.error for run in runs if run.contestant == "default"))
+    exit_if(any(run.error for run in runs if run.contestant == "default"))
 
 
 def run_least_memory(options: Any) -> None:
@@ -376,7 +324,7 @@ def run_twin(options: Any) -> None:
     typical = twin_agreement.medians(compared)
     shown = [twin_agreement.cells(typical), twin_agreement.summary_cells(typical)]
     publish(options, shown, twin_agreement.to_json(compared), twin_agreement.NOTE)
-    _exit_if(any(c.error and not c.real for c in compared))
+    exit_if(any(c.error and not c.real for c in compared))
 
 
 #: By option, the experiment that runs instead of the comparison of policies.
@@ -401,6 +349,7 @@ EXPERIMENTS: Mapping[str, Callable[[Any], None]] = {
     "small": run_small,
     "tiny": run_tiny,
     "tpch": run_tpch,
+    "programs": run_programs,
     "planning": run_planning,
     "twin": run_twin,
 }

@@ -37,6 +37,12 @@ def publish(
         options.markdown_path.write_text("\n\n".join(page) + "\n")
 
 
+def exit_if(wrong: bool) -> None:
+    """Exit with 1 if something went wrong."""
+    if wrong:
+        raise SystemExit(1)
+
+
 def made_by(command_line: str) -> str:
     """Return a sentence with the command, cores and versions that made a table."""
     found = report.facts(command_line)

@@ -1,18 +1,18 @@
-"""The queries of TPC-H: their data, and the comparison of results."""
+"""The queries of TPC-H: their data, and what runs them."""
 
 import datetime
 import decimal
+import functools
 
-import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from benchmarks import suite_tables
+from benchmarks.findings import ROUNDING, Findings
 from benchmarks.tpch import data, queries
 from dask_marsched.bench import runner
 from dask_marsched.bench.metrics import Measurement, aggregate
-from dask_marsched.status import Status
 
 QUERIES = "import dask.dataframe as dd\n" + "\n".join(
     f"""
@@ -65,39 +65,6 @@ def test_the_scale_follows_from_the_number_of_suppliers(folder):
     assert queries.scale(folder) == pytest.approx(0.02)
 
 
-FRAME = pd.DataFrame({"k": ["a", "b", "c"], "v": [1.0, 2.0, float("nan")]})
-
-
-@pytest.mark.parametrize(
-    ("other", "expected"),
-    [
-        (FRAME, 0.0),
-        (FRAME[::-1], 0.0),
-        (FRAME.assign(v=[1.0, 2.5, float("nan")]), 0.2),
-        (FRAME.assign(v=[1.0, 2.0, 3.0]), float("inf")),
-        (FRAME.assign(k=["a", "b", "d"]), float("inf")),
-        (FRAME[:2], float("inf")),
-        (FRAME.rename(columns={"k": "x"}), float("inf")),
-    ],
-)
-def test_results_differ_by_their_numbers_or_at_all(other, expected):
-    assert queries.difference(FRAME, other) == pytest.approx(expected)
-
-
-def test_rounding_is_no_difference_but_is_told():
-    findings = queries.Findings()
-    assert findings.compare("q01", FRAME)
-    assert findings.compare("q01", FRAME.assign(v=[1.0 + 1e-12, 2.0, float("nan")]))
-    assert not findings.compare("q01", FRAME.assign(v=[1.1, 2.0, float("nan")]))
-    assert list(findings.notes()) == ["Largest relative difference: 9.1e-02 in q01."]
-
-
-def test_exceptions_of_scheduler_and_workers_count():
-    workers = {"a": {"runs": {"exceptions": {"fetch": 2}}, "quota": None, "reasons": {"x": "y"}}}
-    state = Status("tcp://s", True, None, exceptions={"place": 1}, workers=workers)
-    assert queries.caught(state) == {"place": 1, "fetch": 2}
-
-
 def test_bars_on_bytes_hold_for_queries_that_move_much():
     def verdict(moved, seconds=1.0):
         runs = [
@@ -114,9 +81,9 @@ def test_bars_on_bytes_hold_for_queries_that_move_much():
 @pytest.mark.slow
 def test_queries_run_under_each_policy(folder):
     chosen = queries.select(folder, ["q01", "q02"])
-    findings = queries.Findings()
+    findings = Findings(ROUNDING)
     policies = ("stock", "default")
-    openers = dict.fromkeys(policies, findings.open)
+    openers = dict.fromkeys(policies, functools.partial(queries.QueryCluster, findings))
     found = runner.run(chosen, policies, 1, queries.setting(2, 1, 60.0), openers=openers)
     rows = aggregate(found.measurements)
     assert [(row.workload, row.failed, row.identical) for row in rows] == [

@@ -1,0 +1,1 @@
+"""Whole programs of Dask's collections and futures, as users write them."""
