@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable
+from itertools import islice
 from typing import Any
 
 from distributed.scheduler import Scheduler, TaskState, WorkerState
 
 from dask_marsched.host.scheduler import snapshot
+from dask_marsched.policies.compression import CRUMB
 from dask_marsched.policies.placement import Candidate
 from dask_marsched.scheduling.chosen_policies import Policies
 
@@ -17,6 +19,8 @@ _MOST_ALTERNATIVES = 8
 #: With more holders of inputs than this the policy is asked about those with most bytes only: a
 #: result that all tasks read may have copies on all workers.
 _MOST_ASKED = 32
+#: Seconds from which a task is worth the fetch of its inputs, of `CRUMB` bytes at most.
+_WORTH_A_FETCH = 0.02
 
 
 class TaskPlacement:
@@ -55,7 +59,9 @@ class TaskPlacement:
         if len(asked) > 1:
             asked.sort(key=self.seniority)
             ws = asked[self.policies.placement.choose(self._candidates(ts, asked, saved))]
-        if len(ws.processing) < ws.nthreads or not self._last_wave():
+        if len(ws.processing) < ws.nthreads:
+            return self._less_busy(ts, ws) if ws.processing else ws
+        if not self._last_wave():
             return ws
         if snapshot.duration(ts) is None:
             return ws
@@ -68,6 +74,27 @@ class TaskPlacement:
         if idle and len(ws.processing) >= ws.nthreads:
             ws = self._earlier(ts, ws, idle, there, placement.spare, met=False)
         return ws
+
+    def _less_busy(self, ts: TaskState, ws: WorkerState) -> WorkerState:
+        """Return a worker with fewer tasks for each thread, or the given one.
+
+        The threads of a worker share its interpreter: with few tasks on one small input, other
+        workers would idle.
+        """
+        duration = snapshot.duration(ts)
+        is_short = duration is not None and duration < _WORTH_A_FETCH
+        if is_short or ts.get_nbytes_deps() > CRUMB:
+            return ws
+        less = [
+            other
+            for other in islice(self.scheduler.idle.values(), _MOST_ASKED)
+            if (len(other.processing) + 1) * ws.nthreads <= len(ws.processing) * other.nthreads
+        ]
+        return min(
+            less,
+            key=lambda other: (len(other.processing) / other.nthreads, self.seniority(other)),
+            default=ws,
+        )
 
     def _last_wave(self) -> bool:
         """Whether so few tasks are withheld that workers which finish early will idle."""

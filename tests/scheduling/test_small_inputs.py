@@ -6,9 +6,9 @@ from types import SimpleNamespace
 
 import dask
 import pytest
-from distributed import wait
+from distributed import Event, wait
 from distributed.core import Status
-from distributed.utils_test import inc
+from distributed.utils_test import async_poll_for, inc
 
 from dask_marsched.host.scheduler.snapshot import awaited_holders
 from dask_marsched.policies.withholding import UnitQueues
@@ -24,6 +24,30 @@ async def test_operands_run_beside_small_inputs_that_only_they_read(c, s, a, b):
     beside = [y.key in w.data for y, w in zip(ys, [a, b] * 10, strict=True)]
     # near the end a worker with nothing to do takes what the other has left
     assert sum(beside) >= 16
+
+
+def reads(x, i):
+    Event("go").wait()
+    return i
+
+
+@planned_cluster([("127.0.0.1", 4)] * 2)
+async def test_few_tasks_on_one_small_result_are_spread_over_workers_with_many_threads(c, s, a, b):
+    x = dask.delayed(int)(0)
+    ys = c.compute([dask.delayed(reads)(x, i) for i in range(4)])
+    await async_poll_for(lambda: sum(len(w.state.executing) for w in (a, b)) == 4, 5)
+    assert [len(w.state.executing) for w in (a, b)] == [2, 2]
+    await Event("go").set()
+    assert await c.gather(ys) == [0, 1, 2, 3]
+
+
+@planned_cluster([("127.0.0.1", 4)] * 2)
+async def test_short_tasks_on_one_small_result_stay_beside_it(c, s, a, b):
+    assert await c.submit(inc, 0) == 1  # the duration of their kind is known from now on
+    x = dask.delayed(int)(0)
+    ys = c.persist([x, *[dask.delayed(inc)(x) for _ in range(3)]])
+    await wait(ys)
+    assert {sum(y.key in w.data for y in ys) for w in (a, b)} == {0, 4}
 
 
 class Crossed(UnitQueues):
