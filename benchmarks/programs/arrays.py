@@ -128,5 +128,35 @@ def mask(_: Client) -> Any:
     return float(da.where(x > 0.5, x, 0)[x.sum(axis=1) > 3000].sum().compute())
 
 
+def cholesky(_: Client) -> Any:
+    """Factor a positive definite matrix."""
+    x = _draw((2400, 2400), 400)
+    definite = x @ x.T + 2400 * da.eye(2400, chunks=400)
+    return float(da.linalg.cholesky(definite, lower=True).trace().compute())
+
+
+def components(_: Client) -> Any:
+    """Find principal components, then project onto three of them."""
+    points = _draw((60_000, 200), (5000, 200))
+    centred = points - points.mean(axis=0)
+    scaled = centred / centred.std(axis=0)
+    _, sizes, axes = da.linalg.svd(scaled)
+    return sizes[:5].compute(), float((scaled @ axes[:3].T).std().compute())
+
+
+def permuted(_: Client) -> Any:
+    """Take rows in a random order."""
+    rows = np.random.default_rng(3).permutation(5000)[:3000]
+    return float(_draw((5000, 16_000), 1000)[rows].sum(axis=1).std().compute())
+
+
+def blocks(_: Client) -> Any:
+    """Stack arrays, and put some together as blocks."""
+    parts = [_draw((1500, 1500), 500) + i for i in range(12)]
+    stack, square = da.stack(parts), da.block([parts[:2], parts[2:4]])
+    spread = (stack.max(axis=0) - stack.mean(axis=0)).sum()
+    return float(spread.compute()), float(square.T.sum(axis=0).max().compute())
+
+
 def _draw(shape: int | tuple[int, ...], chunks: int | tuple[int, ...]) -> Any:
     return da.random.default_rng(1).random(shape, chunks=chunks)

@@ -9,7 +9,7 @@ import dask
 import dask.bag as db
 import numpy as np
 from dask import delayed
-from distributed import Client, as_completed
+from distributed import Client, as_completed, worker_client
 
 
 def delayed_tree(_: Client) -> Any:
@@ -103,6 +103,28 @@ def _scaled_sum(array: Any, factor: int) -> float:
 
 def _sum(array: Any) -> float:
     return float(array.sum())
+
+
+def nested(client: Client) -> Any:
+    """Submit tasks from tasks."""
+    return sum(client.gather(client.map(_sum_of_squares, range(0, 1000, 50))))
+
+
+def chain(client: Client) -> Any:
+    """Submit tasks of which each reads the one before."""
+    last = client.submit(np.ones, 100_000)
+    for number in range(150):
+        last = client.submit(_add, last, number)
+    return float(last.result()[0])
+
+
+def _sum_of_squares(first: int) -> int:
+    with worker_client() as client:
+        return sum(client.gather(client.map(_square, range(first, first + 5))))
+
+
+def _square(number: int) -> int:
+    return number * number
 
 
 def _add(one: Any, other: Any) -> Any:

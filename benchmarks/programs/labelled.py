@@ -26,6 +26,20 @@ def quantile(_: Client) -> Any:
     return float(values.quantile([0.1, 0.9], dim="time").sum().compute())
 
 
+def trend(_: Client) -> Any:
+    """Fit a line to each point's series, by a loop in Python."""
+    values = _labelled((600, 90, 180), (600, 45, 90), "1D")
+    return float(values.polyfit("time", 1).polyfit_coefficients.sum().compute())
+
+
+def correlation(_: Client) -> Any:
+    """Correlate with the series of the day before."""
+    import xarray as xr
+
+    values = _labelled((1000, 180, 360), (100, 180, 360), "1D")
+    return float(xr.corr(values, values.shift(time=1), dim="time").mean().compute())
+
+
 def _labelled(shape: tuple[int, ...], chunks: tuple[int, ...], freq: str) -> Any:
     import pandas as pd
     import xarray as xr

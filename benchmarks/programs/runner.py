@@ -54,6 +54,8 @@ PROGRAMS: Mapping[str, Program] = {
     "submit-as-completed": Program(futures.submit_as_completed),
     "pipeline": Program(futures.pipeline),
     "long-and-short": Program(futures.long_and_short),
+    "nested": Program(futures.nested),
+    "chain": Program(futures.chain),
     "svd": Program(arrays.svd),
     "fft": Program(arrays.fft),
     "order-statistics": Program(arrays.order_statistics),
@@ -69,9 +71,15 @@ PROGRAMS: Mapping[str, Program] = {
     "correlation": Program(arrays.correlation),
     "reshape": Program(arrays.reshape),
     "mask": Program(arrays.mask),
+    "cholesky": Program(arrays.cholesky, ("scipy",)),
+    "components": Program(arrays.components),
+    "permuted": Program(arrays.permuted),
+    "blocks": Program(arrays.blocks),
     "labelled-anomaly": Program(labelled.anomaly, ("xarray",)),
     "labelled-resample": Program(labelled.resample, ("xarray",)),
     "labelled-quantile": Program(labelled.quantile, ("xarray",)),
+    "labelled-trend": Program(labelled.trend, ("xarray",)),
+    "labelled-correlation": Program(labelled.correlation, ("xarray",)),
 }
 NOTE = f"{suite_tables.NOTE} same: bit for bit."
 
