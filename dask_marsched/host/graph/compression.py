@@ -305,7 +305,10 @@ class GraphCompression(ArrivingGraphs):
 
 
 def _leave_out_unneeded(dsk: dict[Key, GraphNode], wanted: Iterable[Key]) -> None:
-    """Remove what no wanted task reads: Dask makes no states for that, and expects some."""
+    """Remove tasks that no wanted one needs.
+
+    Dask creates no states for their inputs, but looks these up if it knows the task already.
+    """
     needed: set[Key] = set()
     stack = list(wanted)
     while stack:
