@@ -35,14 +35,16 @@ def run_tpch(options: Any) -> None:
 
 
 def run_programs(options: Any) -> None:
-    """Run whole programs; a run that failed, gave another result or raised is wrong."""
+    """Run whole programs; one that failed under ours, gave another result or raised is wrong."""
     chosen = programs.select(options.names)
     findings = Findings()
     with tempfile.TemporaryDirectory(prefix="bench-") as scratch:
         setting = programs.setting(options.workers, options.threads, options.timeout, Path(scratch))
         measured = _measure(options, chosen, setting, programs.ProgramCluster, findings)
     rows = _publish(options, measured, programs.BARS, *findings.notes(), programs.NOTE)
-    exit_if(findings.faulty or any(row.failed or row.identical is False for row in rows))
+    # Stock Dask does not always forget the tasks of a program that names some alike.
+    failed = any(row.failed for row in rows if row.policy != STOCK)
+    exit_if(findings.faulty or failed or any(row.identical is False for row in rows))
 
 
 def run_public(options: Any) -> None:
