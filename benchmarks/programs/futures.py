@@ -57,6 +57,19 @@ def long_and_short(client: Client) -> Any:
     return sum(client.gather(client.map(_long_or_short, range(400), pure=False)))
 
 
+def nested(client: Client) -> Any:
+    """Submit tasks from tasks."""
+    return sum(client.gather(client.map(_sum_of_squares, range(0, 1000, 50))))
+
+
+def chain(client: Client) -> Any:
+    """Submit tasks of which each reads the one before."""
+    last = client.submit(np.ones, 100_000)
+    for number in range(150):
+        last = client.submit(_add, last, number)
+    return float(last.result()[0])
+
+
 def bag_words(_: Client) -> Any:
     """Count words."""
     words = db.from_sequence(range(200), npartitions=40).map(_words).flatten()
@@ -103,19 +116,6 @@ def _scaled_sum(array: Any, factor: int) -> float:
 
 def _sum(array: Any) -> float:
     return float(array.sum())
-
-
-def nested(client: Client) -> Any:
-    """Submit tasks from tasks."""
-    return sum(client.gather(client.map(_sum_of_squares, range(0, 1000, 50))))
-
-
-def chain(client: Client) -> Any:
-    """Submit tasks of which each reads the one before."""
-    last = client.submit(np.ones, 100_000)
-    for number in range(150):
-        last = client.submit(_add, last, number)
-    return float(last.result()[0])
 
 
 def _sum_of_squares(first: int) -> int:
