@@ -19,7 +19,7 @@ _MOST_ALTERNATIVES = 8
 #: With more holders of inputs than this the policy is asked about those with most bytes only: a
 #: result that all tasks read may have copies on all workers.
 _MOST_ASKED = 32
-#: Seconds from which a task is worth the fetch of its inputs, of `CRUMB` bytes at most.
+#: Duration, in seconds, from which a task may go to a less busy worker that lacks its small inputs.
 _WORTH_A_FETCH = 0.02
 
 

@@ -44,7 +44,6 @@ class SegmentOwner(NannyPlugin):
         self.size = size
         self.segment: SegmentAddress | None = None
         self._retired = dict.fromkeys(retired, True)
-        self._sweeping: PeriodicCallback | None = None
         self._undo = Replacements()
 
     def setup(self, nanny: Nanny) -> None:
@@ -57,8 +56,9 @@ class SegmentOwner(NannyPlugin):
         restart_patiently(nanny, self._undo)
         if self._retired:
             sweep = functools.partial(self._sweep, nanny, nanny.pid)
-            self._sweeping = PeriodicCallback(sweep, _SWEEP * 1000)
-            self._sweeping.start()
+            sweeping = PeriodicCallback(sweep, _SWEEP * 1000)
+            sweeping.start()
+            self._undo.callback(sweeping.stop)
 
     def retire(self) -> list[SegmentAddress]:
         """Hand over all segments to a new owner."""
@@ -79,14 +79,10 @@ class SegmentOwner(NannyPlugin):
             else:
                 del self._retired[segment]
                 os.close(segment.fd)
-        if not self._retired and self._sweeping is not None:
-            self._sweeping.stop()
 
     def teardown(self, nanny: Nanny) -> None:
         """Close the segment, which ends with the last process that has it mapped."""
         self._undo.close()
-        if self._sweeping is not None:
-            self._sweeping.stop()
         for segment in self.retire():
             os.close(segment.fd)
 
