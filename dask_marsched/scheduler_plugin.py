@@ -322,6 +322,8 @@ class MarsSchedulerPlugin(SchedulerPlugin):
 
     def add_worker(self, scheduler: Scheduler, worker: str) -> Awaitable[Any] | None:
         """Take what a worker holds."""
+        if self._adapter is not None:
+            self._adapter.worker_joined(worker)
         return self.restarts.worker_came(worker) if self.restarts is not None else None
 
     def remove_worker(

@@ -14,7 +14,7 @@ from distributed.security import Security
 
 from dask_marsched import Client, MarsSchedulerPlugin, status
 from dask_marsched.client import as_plugin
-from dask_marsched.host.client.registering import SEND_EVERY, check_start_hook
+from dask_marsched.host.client.registering import check_start_hook
 from dask_marsched.policies.assignment import DepthFirst
 from dask_marsched.policies.withholding import UnitQueues
 from tests.processes import WITHOUT_PACKAGE, local_cluster
@@ -112,7 +112,7 @@ def test_no_address_worker_processes():
     ) as client:
         assert type(client).__name__ == "Client"
         assert client.id.startswith("Client-")
-        assert client.scheduler_comm.interval == SEND_EVERY
+        assert client.scheduler_comm.interval == 0.005
         check_at_work(client, assignment="units")
 
 

@@ -125,9 +125,15 @@ class Planner:
         self._carry_out(plan, fresh, prepared)
         return True
 
-    def plan(self, wanted: Iterable[TaskState], touched: Iterable[TaskState] | None = None) -> None:
+    def plan(
+        self, wanted: Iterable[TaskState], touched: Collection[TaskState] | None = None
+    ) -> None:
         """Plan the tasks needed for the wanted ones; `touched` are all tasks of a new graph."""
         sizes, self._sizes, self._prepared = self._sizes, None, None
+        if touched is not None and len(touched) == 1:
+            # Without inputs it is alone; with inputs it is no initial operand.
+            self.counters.left_to_dask["graph of a single operand"] += 1
+            return
         tasks = snapshot.tasks_to_compute(wanted, touched)
         if len(tasks) < 2:
             self.counters.left_to_dask["graph of a single operand"] += len(tasks)

@@ -89,6 +89,7 @@ BOUNDED = (
     "workers",
     "_joined",
     "free_slots",
+    "_seen",  # until the next look at them
     "_moved",
     # histories of bounded length, and the names of kinds of errors
     "graphs",

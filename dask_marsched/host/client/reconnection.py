@@ -23,6 +23,7 @@ from dask_marsched.config import Settings
 from dask_marsched.host.client import patient_calls
 from dask_marsched.host.client.patient_calls import PatientCalls, came_back
 from dask_marsched.host.contract import explain, misfits_of_attributes, misfits_of_function
+from dask_marsched.host.stream_intervals import send_often
 
 logger = logging.getLogger("dask_marsched")
 
@@ -85,9 +86,10 @@ def resumable(client: distributed.Client, patience: float) -> ResumableConnectio
 
 
 def prepare_clients(names: Collection[str], patience: float) -> None:
-    """Let open clients of this process be invited to a session by their scheduler."""
+    """Let open clients of this process send often, and be invited to a session."""
     for client in list(getattr(distributed.Client, "_instances", ())):
         if client.id in names and client.status != "closed":
+            send_often(client)
             resumable(client, patience)
 
 

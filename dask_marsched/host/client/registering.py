@@ -13,11 +13,8 @@ import distributed
 from distributed.diagnostics.plugin import SchedulerPlugin
 
 from dask_marsched.host.client.reconnection import keeps_journal, outlive_scheduler
+from dask_marsched.host.stream_intervals import send_often
 from dask_marsched.installation import explain_missing_module
-
-#: Seconds between two messages to the scheduler, no more than the answer to a single call takes.
-#: With stock Dask's 10 ms the next call waits; with less, many calls at once need more messages.
-SEND_EVERY = 0.005
 
 
 def clients_here() -> tuple[str, ...]:
@@ -73,9 +70,8 @@ class RegisteringClient(distributed.Client):
 
     async def _ensure_connected(self, timeout: float | None = None) -> None:
         await super()._ensure_connected(timeout)  # type: ignore[no-untyped-call]  # untyped there
-        stream: Any = getattr(self, "scheduler_comm", None)
-        if self._plugin_at_start is not None and hasattr(stream, "interval"):
-            stream.interval = min(stream.interval, SEND_EVERY)
+        if self._plugin_at_start is not None:
+            send_often(self)
 
     def _stop_loop(self) -> None:
         # Neither `close` nor `__del__` stops the event loop's thread of a client that closed itself

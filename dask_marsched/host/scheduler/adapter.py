@@ -23,6 +23,7 @@ from dask_marsched.host.graph.task_order import RepeatableOrder
 from dask_marsched.host.scheduler import contract, materialization, task_hints
 from dask_marsched.host.scheduler.batched_messages import BatchedMessages
 from dask_marsched.host.scheduler.garbage_collection import collector_paused
+from dask_marsched.host.stream_intervals import WorkerStreams
 
 #: Decisions on a ready task other than a worker.
 WITHHOLD = "withhold"
@@ -123,6 +124,7 @@ class SchedulerAdapter:
         self._retries: dict[TaskState, asyncio.TimerHandle] = {}
         self._redispatch: asyncio.TimerHandle | None = None
         self._messages = BatchedMessages(scheduler)
+        self._streams = WorkerStreams(scheduler)
 
     def install(self) -> None:
         """Replace functions of the scheduler, or raise a RuntimeError and change nothing."""
@@ -137,6 +139,7 @@ class SchedulerAdapter:
             setattr(s, replaced, getattr(self, method))
         s.stream_handlers["add-keys"] = self._add_keys
         self._messages.accept()
+        self._streams.install()
         self._stealing = s.extensions.get("stealing")
         if self._stealing is not None:
             self._stealing._get_thief = self._get_thief
@@ -161,6 +164,7 @@ class SchedulerAdapter:
         for name in ("_TRANSITIONS_TABLE", *_REPLACED.values()):
             vars(s).pop(name, None)
         s.stream_handlers["add-keys"] = s.add_keys
+        self._streams.uninstall()
         if self._stealing is not None:
             vars(self._stealing).pop("_get_thief", None)
         self.delegate.removed()
@@ -178,6 +182,11 @@ class SchedulerAdapter:
             s.transitions({ts.key: "waiting" for ts in s.queued}, stimulus_id)
         else:
             s.stimulus_queue_slots_maybe_opened(stimulus_id=stimulus_id)
+
+    def worker_joined(self, worker: str) -> None:
+        """Send to a new worker as often as to the others."""
+        if self.installed:
+            self._streams.joined(worker)
 
     def worker_left(self) -> None:
         """Drop removed workers from work stealing's counts, which stock Dask keeps for ever."""

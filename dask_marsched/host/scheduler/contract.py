@@ -52,6 +52,7 @@ _ATTRIBUTES = (
     "idle_task_count",
     "queued",
     "running",
+    "stream_comms",
     "tasks",
     "unrunnable",
     "validate",

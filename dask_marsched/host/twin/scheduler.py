@@ -99,6 +99,7 @@ class TwinScheduler(Scheduler):
         """Connect the stream to the worker, instead of reading from a socket."""
         waiting = self.stream_comms[worker]
         self.stream_comms[worker] = stream = self._open_stream(worker)
+        stream.interval = waiting.interval  # the plugin may have changed it
         stream.send(*waiting.buffer)
 
     async def start_twin(self, plugin: SchedulerPlugin | None) -> None:

@@ -26,7 +26,7 @@ class BatchedStream:
         cost: float,
     ) -> None:
         self._queue = queue
-        self._interval = interval
+        self.interval = interval
         self._latency = latency
         self._deliver = deliver
         self._loop = loop
@@ -45,7 +45,7 @@ class BatchedStream:
 
     def _flush(self) -> None:
         batch, self._buffer = self._buffer, []
-        self._next_send = self._queue.now + self._interval
+        self._next_send = self._queue.now + self.interval
         if batch and not self._closed:
             self._queue.after(self._latency, self._deliver, batch)
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import dask.array as da
 import pytest
-from distributed import Event, Scheduler
+from distributed import Event, Scheduler, Worker
 from distributed import scheduler as scheduler_module
 from distributed.utils_test import async_poll_for, captured_logger, gen_cluster, inc
 
@@ -36,8 +36,14 @@ def footprint(scheduler: Scheduler) -> tuple[Any, ...]:
         set(vars(stealing)),
         {k: v for k, v in vars(scheduler_module).items() if callable(v)},
         set(scheduler.plugins),
+        {worker: stream.interval for worker, stream in scheduler.stream_comms.items()},
         dict(type(scheduler)._TRANSITIONS_TABLE),
     )
+
+
+def intervals(scheduler: Scheduler) -> set[float]:
+    """Return the seconds that messages to workers wait for others."""
+    return {stream.interval for stream in scheduler.stream_comms.values()}
 
 
 def block(event: str, x: int) -> int:
@@ -46,6 +52,20 @@ def block(event: str, x: int) -> int:
 
 
 # ---- Installing and uninstalling -------------------------------------------------------------
+
+
+@gen_cluster(client=True, nthreads=TWO_WORKERS)
+async def test_messages_wait_less(c, s, a, b):
+    (to_workers,), to_scheduler = intervals(s), c.scheduler_comm.interval
+    await c.register_plugin(MarsSchedulerPlugin())
+    assert max(intervals(s)) < to_workers
+    assert c.scheduler_comm.interval < to_scheduler  # a stock client's, too
+    async with Worker(s.address):
+        await c.wait_for_workers(3)
+        assert len(s.stream_comms) == 3
+        assert len(intervals(s)) == 1
+        await c.unregister_scheduler_plugin("marsched")
+        assert intervals(s) == {to_workers}
 
 
 @pytest.mark.parametrize("saturation", [1.1, math.inf])
