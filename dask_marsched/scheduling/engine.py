@@ -10,7 +10,7 @@ import itertools
 import math
 import sys
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 from distributed.scheduler import Scheduler, TaskState, WorkerState
@@ -94,9 +94,7 @@ class PlacementEngine:
         return self.planner.plan_prepared(touched, annotated)
 
     @guarded(lambda: None)
-    def plan(
-        self, wanted: Iterable[TaskState], touched: Collection[TaskState] | None = None
-    ) -> None:
+    def plan(self, wanted: Iterable[TaskState], touched: Iterable[TaskState] | None = None) -> None:
         """Plan the tasks that must run for the wanted ones."""
         self.workers_changed()
         self.planner.plan(wanted, touched)

@@ -71,6 +71,7 @@ class Planner:
         self._finder = PlanFinder(policies.assignment, counters)
         self._sizes: ChunkSizes | None = None
         self._prepared: PreparedGraph | None = None
+        self._single = False
         self._model = SizeModel()
         self._unlearned: dict[TaskState, Any] = {}
         self._plans: dict[_Plan, None] = {}
@@ -101,10 +102,10 @@ class Planner:
         return PreparedGraph(graph, plan, threads, cut_up, known, GraphArrays.of(graph))
 
     def graph_arrives(
-        self, sizes: ChunkSizes | None, prepared: PreparedGraph | None = None
+        self, tasks: int, sizes: ChunkSizes | None, prepared: PreparedGraph | None = None
     ) -> None:
-        """Keep what is known of a graph until its tasks exist."""
-        self._sizes, self._prepared = sizes, prepared
+        """Keep what is known of a graph of so many tasks until they exist."""
+        self._sizes, self._prepared, self._single = sizes, prepared, tasks == 1
         if prepared is not None:
             prepared.known_before = len(self.scheduler.tasks)
 
@@ -125,12 +126,11 @@ class Planner:
         self._carry_out(plan, fresh, prepared)
         return True
 
-    def plan(
-        self, wanted: Iterable[TaskState], touched: Collection[TaskState] | None = None
-    ) -> None:
+    def plan(self, wanted: Iterable[TaskState], touched: Iterable[TaskState] | None = None) -> None:
         """Plan the tasks needed for the wanted ones; `touched` are all tasks of a new graph."""
         sizes, self._sizes, self._prepared = self._sizes, None, None
-        if touched is not None and len(touched) == 1:
+        single, self._single = self._single, False
+        if single and touched is not None:
             # Without inputs it is alone; with inputs it is no initial operand.
             self.counters.left_to_dask["graph of a single operand"] += 1
             return

@@ -230,7 +230,7 @@ class Restarts:
                 workers.go_on()
                 # Now: an error spreads to the tasks that read the failed one, unless they are held.
                 restoration.restore_errors(s, restored.errors, restored.attempts)
-                self.engine.graph_arrives(restored.sizes)
+                self.engine.graph_arrives(len(restored.tasks), restored.sizes)
                 known = [s.tasks[key] for key in restored.wanted if key in s.tasks]
                 self.engine.plan(known, restored.tasks)
                 self._restored(restored.tasks)

@@ -2,6 +2,7 @@
 
 import contextlib
 import itertools
+from operator import add
 
 import dask
 import pytest
@@ -45,13 +46,25 @@ async def test_a_cluster_that_grows(c, s, *workers):
 
 
 @planned_cluster([("127.0.0.1", 1)] * 2)
-async def test_tasks_that_a_small_graph_waits_for_are_not_all_read(c, s, *workers):
-    """In a long line of `submit` each call would read all before it."""
+async def test_a_submitted_task_needs_no_plan(c, s, *workers):
     future = c.compute(gated(0))
     for _ in range(100):
         future = c.submit(inc, future, pure=False)
     await async_poll_for(lambda: len(s.tasks) == 101, 10)
-    read = report_of(s)["operands_planned"]
-    assert read <= 100 * 2 * snapshot._MOST_AWAITED
+    assert report_of(s)["operands_planned"] == 0
     await Event("go").set()
     assert await future == 100
+
+
+@planned_cluster([("127.0.0.1", 1)] * 2)
+async def test_tasks_that_a_small_graph_waits_for_are_not_all_read(c, s, *workers):
+    """In a long line of them each would read all before it."""
+    future = c.compute(gated(0))
+    for _ in range(50):
+        one, other = c.compute([gated(future), gated(future)])
+        future = c.submit(add, one, other, pure=False)
+    await async_poll_for(lambda: len(s.tasks) == 151, 10)
+    read = report_of(s)["operands_planned"]
+    assert 100 <= read <= 50 * 3 * snapshot._MOST_AWAITED
+    await Event("go").set()
+    assert await future == 0

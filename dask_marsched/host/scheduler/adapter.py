@@ -36,8 +36,11 @@ class SchedulerDelegate(Protocol):
     #: Why stock scheduling has to take over for good, or None.
     failure: str | None
 
-    def graph_arrives(self, sizes: Any, prepared: Any = None) -> None:
-        """Record known sizes and prepared plan (or None) of a graph whose tasks will be created."""
+    def graph_arrives(self, tasks: int, sizes: Any, prepared: Any = None) -> None:
+        """Record what is known of a graph of so many tasks, which will be created.
+
+        That is sizes of results, and a prepared plan; each may be None.
+        """
 
     def decide(self, ts: TaskState) -> WorkerState | str:
         """Return the worker for a ready task, `WITHHOLD` or `LEAVE_TO_DASK`."""
@@ -199,7 +202,8 @@ class SchedulerAdapter:
         return {ts.key for ts in self._retries}
 
     def _create_taskstate_from_graph(self, *, dsk: Any, ordered: Any, **kwargs: Any) -> Any:
-        self.delegate.graph_arrives(getattr(dsk, "sizes", None), getattr(dsk, "prepared", None))
+        sizes, prepared = getattr(dsk, "sizes", None), getattr(dsk, "prepared", None)
+        self.delegate.graph_arrives(len(dsk), sizes, prepared)
         if self.compression is not None:
             ordered = self.compression.reconcile(dsk, ordered, kwargs["keys"])
         s = self.scheduler
