@@ -321,7 +321,7 @@ class MarsSchedulerPlugin(SchedulerPlugin):
             self._engine.failed(ts)
 
     def add_worker(self, scheduler: Scheduler, worker: str) -> Awaitable[Any] | None:
-        """Take what a worker holds."""
+        """Send to a worker often, and take what it holds."""
         if self._adapter is not None:
             self._adapter.worker_joined(worker)
         return self.restarts.worker_came(worker) if self.restarts is not None else None

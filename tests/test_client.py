@@ -112,7 +112,7 @@ def test_no_address_worker_processes():
     ) as client:
         assert type(client).__name__ == "Client"
         assert client.id.startswith("Client-")
-        assert client.scheduler_comm.interval == 0.005
+        assert client.scheduler_comm.interval < 0.01  # stock Dask's
         check_at_work(client, assignment="units")
 
 

@@ -41,7 +41,7 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
         try:
             with pss:
                 yield
-        except pytest.skip.Exception:
+        except pytest.skip.Exception:  # the test skips itself
             found["error"] = "skipped"
             raise
         except BaseException as error:  # pytest's own, too

@@ -131,9 +131,7 @@ class Planner:
         sizes, self._sizes, self._prepared = self._sizes, None, None
         single, self._single = self._single, False
         if single and touched is not None:
-            # Without inputs it is alone; with inputs it is no initial operand.
-            self.counters.left_to_dask["graph of a single operand"] += 1
-            return
+            return  # without inputs it is alone; with inputs it is no initial operand
         tasks = snapshot.tasks_to_compute(wanted, touched)
         if len(tasks) < 2:
             self.counters.left_to_dask["graph of a single operand"] += len(tasks)

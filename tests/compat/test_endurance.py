@@ -89,7 +89,7 @@ BOUNDED = (
     "workers",
     "_joined",
     "free_slots",
-    "_seen",  # until the next look at them
+    "_seen",  # the queues at the last look, until the next one
     "_moved",
     # histories of bounded length, and the names of kinds of errors
     "graphs",

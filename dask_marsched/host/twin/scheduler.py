@@ -72,7 +72,7 @@ class TwinScheduler(Scheduler):
 
     def __init__(
         self,
-        open_stream: Callable[[str], Any],
+        open_stream: Callable[[str, float], Any],
         to_client: Callable[[dict[str, Any]], None],
         **kwargs: Any,
     ) -> None:
@@ -98,8 +98,9 @@ class TwinScheduler(Scheduler):
     async def handle_worker(self, comm: Any, worker: str) -> None:
         """Connect the stream to the worker, instead of reading from a socket."""
         waiting = self.stream_comms[worker]
-        self.stream_comms[worker] = stream = self._open_stream(worker)
-        stream.interval = waiting.interval  # the plugin may have changed it
+        # The plugin may have changed the interval.
+        stream = self._open_stream(worker, waiting.interval)
+        self.stream_comms[worker] = stream
         stream.send(*waiting.buffer)
 
     async def start_twin(self, plugin: SchedulerPlugin | None) -> None:

@@ -35,8 +35,6 @@ from dask_marsched.simulation.report.report import SimulationReport
 
 #: Virtual seconds without progress after which a simulation counts as stuck.
 _STUCK = 600.0
-#: Least seconds between two batches of messages to a worker; as in ``distributed.scheduler``.
-_BATCH_INTERVAL = 0.005
 #: Load of an idle scheduler as a multiple of an idle worker's: 0.093 and 0.040 cores.
 _SCHEDULER_IDLE_LOAD = 2.3
 
@@ -252,10 +250,10 @@ class Cluster:
             address, stimulus_id=f"handle-worker-cleanup-{self.queue.now}"
         )
 
-    def _open_stream(self, address: str) -> BatchedStream:
+    def _open_stream(self, address: str, interval: float) -> BatchedStream:
         return BatchedStream(
             self.queue,
-            _BATCH_INTERVAL,
+            interval,
             self.latency,
             self.workers_by_address[address].receive,
             self._scheduler_loop,
