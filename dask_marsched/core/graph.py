@@ -105,6 +105,8 @@ class OperandGraph:
     home: Sequence[int] = ()  #: Worker that holds most of its inputs in memory, or `NO_HOME`.
     home_bytes: Sequence[float] = ()  #: Bytes of those inputs on that worker.
     kept: frozenset[int] = frozenset()  #: Operands outside of the graph read these results.
+    #: Operands whose function cuts a part off their only input, of whatever size.
+    pieces: frozenset[int] = frozenset()
     dependents: Edges = field(init=False)
 
     def __post_init__(self) -> None:
@@ -141,6 +143,7 @@ class OperandGraph:
             self.home[:count],
             self.home_bytes[:count],
             frozenset(kept),
+            frozenset(i for i in self.pieces if i < count),
         )
 
     def with_nbytes(self, nbytes: Sequence[float], known: bytes) -> OperandGraph:

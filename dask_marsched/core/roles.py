@@ -33,7 +33,8 @@ def roles(graph: OperandGraph, parallelism: int = 1) -> Roles:
     matrices have fewer: as hubs, those of ``a @ b @ c`` held 1.54 of stock Dask's memory instead of
     0.91, simulated on 16 workers. An operand most of whose dependents read nothing else is no hub
     if there are enough such operands for all threads, or if the dependents are its pieces (as in a
-    rechunk): slicing in place costs less than moving it.
+    rechunk): slicing in place costs less than moving it. If their functions tell that they are
+    pieces, they count as hubs themselves: what reads nothing else may run anywhere.
     """
     n = len(graph)
     shared = int(max(16.0, math.sqrt(n) / 2))
@@ -50,6 +51,8 @@ def roles(graph: OperandGraph, parallelism: int = 1) -> Roles:
     for i in alone:
         if enough or _is_cut_up(graph, i):
             hub[i] = 0
+            for d in () if enough else _pieces(graph, i):
+                hub[d] = d in graph.pieces
     initial = bytearray(n)
     for i, inputs in enumerate(graph.inputs):
         if not hub[i] and (not inputs or (hub[inputs[0]] and all(hub[j] for j in inputs))):
@@ -60,9 +63,10 @@ def roles(graph: OperandGraph, parallelism: int = 1) -> Roles:
 def cut_up_operands(graph: OperandGraph, parallelism: int = 1) -> list[int]:
     """Return the operands whose pieces should be sliced where the operand is.
 
-    The pieces, dependents that read nothing else, return about its bytes in sum. If there are fewer
-    such operands than half the threads (`parallelism`), most threads would get no pieces: then only
-    those remain whose pieces all meet something larger elsewhere.
+    The pieces, dependents that read nothing else, return about its bytes in sum, or are known for
+    pieces by their functions. If there are fewer such operands than half the threads
+    (`parallelism`), most threads would get no pieces: then only those remain whose pieces are known
+    by their functions or all meet something larger elsewhere.
     """
     found = [
         i
@@ -71,7 +75,11 @@ def cut_up_operands(graph: OperandGraph, parallelism: int = 1) -> list[int]:
     ]
     if 2 * len(found) >= parallelism:
         return found
-    return [i for i in found if all(_meets_larger(graph, d) for d in _pieces(graph, i))]
+    return [
+        i
+        for i in found
+        if all(d in graph.pieces or _meets_larger(graph, d) for d in _pieces(graph, i))
+    ]
 
 
 def _pieces(graph: OperandGraph, i: int) -> list[int]:
@@ -88,8 +96,13 @@ def _meets_larger(graph: OperandGraph, piece: int) -> bool:
 
 
 def _is_cut_up(graph: OperandGraph, i: int) -> bool:
-    """Whether the operands that read only `i` return about its bytes in sum, all known."""
+    """Whether the operands that read only `i` are pieces of it.
+
+    Their functions or their sizes tell, which are about its bytes in sum then.
+    """
     pieces = _pieces(graph, i)
+    if pieces and graph.pieces.issuperset(pieces):
+        return True
     if not graph.known[i] or not all(graph.known[d] for d in pieces):
         return False
     total = sum(graph.nbytes[d] for d in pieces)

@@ -237,6 +237,7 @@ def plan_digest(
         graph.inputs.flat,
         graph.home,
         sorted(graph.kept),
+        sorted(graph.pieces),
         [] if everything else sorted(pending),
     ):
         found.update(len(ints).to_bytes(8, "little"))

@@ -46,6 +46,7 @@ def test_names_and_addresses_do_not_count() -> None:
         {"home": [0, 1, -1], "home_bytes": [0.0, 0.0, 0.0]},
         {"home_bytes": [0.0, 0.0, 1.0], "home": [-1, -1, -1]},
         {"kept": frozenset({1})},
+        {"pieces": frozenset({1})},
     ],
 )
 def test_everything_in_a_graph_counts(changes: dict[str, object]) -> None:

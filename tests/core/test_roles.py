@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 
@@ -140,6 +142,28 @@ def test_few_cut_up_operands_are_found_if_their_pieces_meet_larger_results(
 
 def test_few_cut_up_operands_with_unread_pieces_are_not_found() -> None:
     assert cut_up_operands(cut_up(20, 100.0), 3) == []
+
+
+@pytest.mark.parametrize("threads", [1, 8])
+def test_pieces_known_by_their_function_are_cut_in_place_and_read_anywhere(threads: int) -> None:
+    """As when frames of other divisions are aligned with one partition: most pieces are empty."""
+    g = graph(
+        {"x": []} | {f"p{i}": ["x"] for i in range(20)} | {f"r{i}": [f"p{i}"] for i in range(20)}
+    )
+    readers = {f"r{i}" for i in range(20)}
+    unknown = g.with_nbytes(g.nbytes, bytes(len(g)))
+    assert named(unknown, roles(unknown, threads).initial) == {f"p{i}" for i in range(20)}
+    cut = replace(unknown, pieces=frozenset(i for i in g if g.keys[i][0] == "p"))
+    assert named(cut, roles(cut, threads).initial) == {"x"} | readers
+    assert {g.keys[i] for i in cut_up_operands(cut, threads)} == {"x"}
+
+
+def test_pieces_of_enough_operands_for_all_threads_are_read_where_they_are() -> None:
+    pieces = {f"p{k}{i}": [f"x{k}"] for k in range(4) for i in range(20)}
+    readers = {f"r{name}": [name] for name in pieces}
+    g = graph({f"x{k}": [] for k in range(4)} | pieces | readers)
+    cut = replace(g, pieces=frozenset(i for i in g if g.keys[i][0] == "p"))
+    assert named(cut, roles(cut, 2).initial) == {"x0", "x1", "x2", "x3"}
 
 
 @pytest.mark.extended

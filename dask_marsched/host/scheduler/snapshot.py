@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from itertools import chain
 from typing import Any, TypeVar
 
+from dask._task_spec import Task
 from distributed.core import Status
 from distributed.scheduler import TaskState, WorkerState
 
@@ -115,6 +116,7 @@ def operand_graph(
     starts, flat = [0], []
     home = [NO_HOME] * len(tasks)
     home_bytes = [0.0] * len(tasks)
+    pieces = set()
     for i, ts in enumerate(tasks):
         dependencies = ts.dependencies
         if dependencies:
@@ -124,9 +126,18 @@ def operand_graph(
             flat.extend(own)
             if len(own) < len(dependencies):
                 home[i], home_bytes[i] = _home(ts, worker_number)
+            elif len(own) == 1 and _cuts_a_piece(ts):
+                pieces.add(i)
         starts.append(len(flat))
     keys = [ts.key for ts in tasks]
-    return OperandGraph(keys, Edges(starts, flat), *sizes, home, home_bytes)
+    edges = Edges(starts, flat)
+    return OperandGraph(keys, edges, *sizes, home, home_bytes, pieces=frozenset(pieces))
+
+
+def _cuts_a_piece(ts: TaskState) -> bool:
+    """Whether a task slices a partition by labels, as where data frames are aligned."""
+    spec = ts.run_spec
+    return type(spec) is Task and getattr(spec.func, "__name__", "") == "boundary_slice"
 
 
 def _home(ts: TaskState, worker_number: Mapping[str, int]) -> tuple[int, float]:

@@ -72,7 +72,7 @@ class Clustering:
         inputs = list(graph.inputs)
         self._graph = graph
         self._initial = role.initial_operands()
-        self._late = late = _late(inputs, hub)
+        self._late = late = _late(inputs, hub, graph.pieces)
         self._typical = typical_nbytes(graph, self._initial)
         self._least = stake * self._typical
         self._unread = [len(dependents) for dependents in graph.dependents]
@@ -128,8 +128,8 @@ class Clustering:
         return list(groups.values())
 
 
-def _late(inputs: Sequence[Sequence[int]], hub: bytes) -> list[bool]:
-    """Return whether each operand waits for a hub with inputs.
+def _late(inputs: Sequence[Sequence[int]], hub: bytes, pieces: frozenset[int]) -> list[bool]:
+    """Return whether each operand waits for a hub with inputs that is no piece.
 
     Until the hub is there, a unit keeps the inputs of its late operands, so these count for the
     bound. Memory sinks afterwards, so late results do not count. When inputs counted as released,
@@ -138,7 +138,7 @@ def _late(inputs: Sequence[Sequence[int]], hub: bytes) -> list[bool]:
     late = [False] * len(inputs)
     for i, own in enumerate(inputs):
         for j in own:
-            if late[j] or (hub[j] and inputs[j]):
+            if late[j] or (hub[j] and inputs[j] and j not in pieces):
                 late[i] = True
                 break
     return late
