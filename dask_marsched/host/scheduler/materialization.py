@@ -13,7 +13,7 @@ from dask.typing import Key
 from distributed import scheduler as scheduler_module
 from distributed.scheduler import Scheduler
 
-from dask_marsched.host.graph import blockwise_tasks, order_dependencies
+from dask_marsched.host.graph import blockwise_tasks, connected_roots, order_dependencies
 from dask_marsched.host.graph.array_layers import may_have_more_tasks
 from dask_marsched.host.graph.compression import (
     CompressionRequest,
@@ -159,6 +159,7 @@ def patch() -> None:
             vars(scheduler_module)["offload"] = _offload
             blockwise_tasks.install()
             order_dependencies.install()
+            connected_roots.install()
         _users += 1
 
 
@@ -172,3 +173,4 @@ def unpatch() -> None:
             vars(scheduler_module)["offload"] = _stock_offload
             blockwise_tasks.uninstall()
             order_dependencies.uninstall()
+            connected_roots.uninstall()

@@ -12,7 +12,7 @@ from dask_marsched.host.graph.order_dependencies import Dependencies
 from dask_marsched.host.graph.task_order import order_and_free, repeatable_order
 
 
-def _random_graph(seed):
+def random_graph(seed):
     draw = random.Random(seed)
     dsk = {}
     for key in range(1000, 1000 + draw.randrange(2, 60)):
@@ -37,7 +37,7 @@ def installed():
 
 @pytest.mark.parametrize("seed", range(40))
 def test_order_is_that_of_dask(seed, request):
-    dsk = _random_graph(seed)
+    dsk = random_graph(seed)
     expected = dask.order.order(dsk)
     request.getfixturevalue("installed")
     assert dask.order.order(dsk) == expected
