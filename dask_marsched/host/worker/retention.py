@@ -70,6 +70,8 @@ class ResultRetainer:
         self._retained: dict[Key, tuple[Handle, list[SharedChunk]]] = {}
         self._twice: dict[Key, int] = {}
         self._twice_lock = threading.Lock()
+        #: Bytes that exist twice in memory.
+        self.twice = 0
         self._waiting: deque[Key] = deque()
         self._draining: asyncio.Task[None] | None = None
         self._closed = False
@@ -85,12 +87,6 @@ class ResultRetainer:
         for key, (handle, chunks) in list(self._retained.items()):  # any thread may remove some
             self._publisher.announce(key, handle, chunks[0].stamp)
 
-    @property
-    def twice(self) -> int:
-        """Bytes that exist twice in memory."""
-        with self._twice_lock:
-            return sum(self._twice.values())
-
     def made(self, key: Key, value: object) -> None:
         """Retain a result at once if little has to be copied, else after it is stored."""
         # The scheduler learns of the former together with the result.
@@ -105,8 +101,13 @@ class ResultRetainer:
     def let_go(self, key: Key) -> None:
         """Release the copy of a result that has left the worker's memory."""
         self._retained.pop(key, None)
+        self._exists_twice(key, 0)
+
+    def _exists_twice(self, key: Key, nbytes: int) -> None:
         with self._twice_lock:
-            self._twice.pop(key, None)
+            self.twice += nbytes - self._twice.pop(key, 0)
+            if nbytes:
+                self._twice[key] = nbytes
 
     def _settle(self, key: Key, *, again: bool = True) -> None:
         asyncio.get_running_loop().call_later(_SETTLED, self._settled, key, again)
@@ -183,8 +184,7 @@ class ResultRetainer:
             return
         handle, chunks = copy.found
         self._retained[key] = copy.found
-        with self._twice_lock:
-            self._twice[key] = cost.copied
+        self._exists_twice(key, cost.copied)
         self._publisher.ahead += 1
         self._publisher.announce(key, handle, chunks[0].stamp)
 
@@ -194,8 +194,7 @@ class ResultRetainer:
             self.let_go(key)
             return
         self._store.fast.exchange(key, value, new)
-        with self._twice_lock:
-            self._twice.pop(key, None)
+        self._exists_twice(key, 0)
 
 
 def _is_large_array(value: object) -> TypeGuard[NDArray[Any]]:
