@@ -1,7 +1,7 @@
 """What will it take? One page about a computation before it runs.
 
 python examples/explain.py
-dask marsched explain examples/explain.py --workers 16      # the same, of the unchanged script
+dask marsched explain --workers 16 examples/explain.py      # of what the script computes
 """
 
 import dask.array as da
