@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
+from itertools import islice
 from typing import Any
 
 from dask._task_spec import Alias, DataNode, GraphNode, Task, TaskRef, _execute_subgraph
@@ -22,6 +24,10 @@ _OF_ARRAYS = frozenset({
 })  # fmt: skip
 
 
+#: Most elements of a collection, and most levels of them, that are searched for such objects.
+_LOOKED_AT, _DEPTH = 64, 5
+
+
 class Joinable:
     """Decides which tasks can be fused with others.
 
@@ -33,7 +39,6 @@ class Joinable:
     def __init__(self) -> None:
         # By id, with the function so that its id is not used again.
         self._functions: dict[int, tuple[Any, int]] = {}
-        self._types: dict[type, int] = {}
 
     def __call__(self, node: GraphNode) -> int:
         """Return `ALONE`, `UNCERTAIN` or `CERTAIN`."""
@@ -42,14 +47,9 @@ class Joinable:
             return CERTAIN
         if kind is not Task or node.block_fusion:
             return ALONE
-        task: Any = node
-        verdict, types = self._functions_of(task), self._types
-        for argument in task.args:
-            own = types.get(type(argument))
-            if own is None:
-                own = self._argument(argument)
-            if own < verdict:
-                verdict = own
+        verdict = self._functions_of(node)
+        if verdict == UNCERTAIN and _holds_coordination([node], _DEPTH):
+            return ALONE
         return verdict
 
     def _functions_of(self, task: Any) -> int:
@@ -68,19 +68,36 @@ class Joinable:
         # A ufunc names no module.
         module = getattr(inner, "__module__", None) or type(inner).__module__ or ""
         package = module.partition(".")[0]
-        if package == "distributed" or any(describe_effects(function)):
+        is_partial = isinstance(function, partial)
+        bound = (function.args, function.keywords) if is_partial else ()
+        if (
+            package == "distributed"
+            or any(describe_effects(function))
+            or _holds_coordination(bound, _DEPTH)
+        ):
             verdict = ALONE
         else:
             verdict = CERTAIN if package in _OF_ARRAYS else UNCERTAIN
         self._functions[id(function)] = function, verdict
         return verdict
 
-    def _argument(self, argument: Any) -> int:
-        # The code does not show that an argument is an Event, a Lock or a Client.
-        kind = type(argument)
-        foreign = kind.__module__.partition(".")[0] == "distributed"
-        verdict = self._types[kind] = ALONE if foreign else CERTAIN
-        return verdict
+
+def _holds_coordination(values: Iterable[Any], depth: int) -> bool:
+    """Whether there is an Event, a Lock, a Client or the like, which the code does not show."""
+    for value in islice(values, _LOOKED_AT):
+        kind = type(value)
+        if kind.__module__.partition(".")[0] == "distributed":
+            return True
+        held: Iterable[Any] = ()
+        if isinstance(value, Task):
+            held = (*value.args, *value.kwargs.values())
+        elif isinstance(value, dict):
+            held = value.values()
+        elif kind in (list, tuple, set, frozenset):
+            held = value
+        if held and depth and _holds_coordination(held, depth - 1):
+            return True
+    return False
 
 
 def join(head: Key, members: Sequence[Key], dsk: Mapping[Key, GraphNode]) -> GraphNode:

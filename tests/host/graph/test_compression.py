@@ -14,7 +14,7 @@ import dask
 import dask.array as da
 import numpy as np
 import pytest
-from dask._task_spec import Alias, DataNode, Task, TaskRef
+from dask._task_spec import Alias, DataNode, List, Task, TaskRef
 from dask.delayed import delayed
 from distributed import (
     Event,
@@ -131,8 +131,31 @@ def test_functions_with_side_effects(function: Any) -> None:
     assert not joinable(join("c", ["b"], inner))
 
 
-def test_arguments_with_side_effects() -> None:
-    assert not Joinable()(Task("a", add, 1, object.__new__(Event)))
+EVENT = object.__new__(Event)
+
+
+def add_of_mine(x: Any, y: Any = 0) -> Any:
+    return x + y
+
+
+@pytest.mark.parametrize(
+    "task",
+    [
+        Task("a", add_of_mine, 1, EVENT),
+        Task("a", add_of_mine, 1, y=EVENT),
+        Task("a", add_of_mine, 1, [{"x": (EVENT, 2)}]),
+        Task("a", add_of_mine, 1, List(TaskRef("b"), EVENT)),
+        Task("a", partial(add_of_mine, y=EVENT), 1),
+        Task("a", partial(add_of_mine, [EVENT]), 1),
+        Task("a", add_of_mine, 1, Task("b", add, 1, EVENT)),
+        join("b", ["a"], {"a": Task("a", add_of_mine, 1, y=EVENT), "b": Alias("b", "a")}),
+        join(
+            "b", ["a"], {"a": Task("a", add_of_mine, 1, EVENT), "b": Task("b", add, TaskRef("a"), 1)}
+        ),
+    ],
+)
+def test_arguments_with_side_effects(task: Task) -> None:
+    assert not Joinable()(task)
 
 
 def test_stages_of_a_shuffle() -> None:
