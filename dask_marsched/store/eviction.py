@@ -121,23 +121,20 @@ class NextUseLRU(zict.LRU[Key, object]):
         for key in self.heavy or ():
             if key not in self._leaving:
                 return key
-        chosen: list[Key] = []
+        there = (key for key in self.order if key not in self._leaving)
+        chosen: Key | NoDefault = nodefault
         latest: Any = None
-        spare: list[Key] = []
-        for key in islice(self.order, _CANDIDATES):
-            if key in self._leaving:
-                continue
-            if not self.weights[key]:
-                spare.append(key)
-                continue
+        for key in islice((key for key in there if self.weights[key]), _CANDIDATES):
             use = self.next_use(key) if self.next_use is not None else None
             if use is None:
                 return key
-            if not chosen or use > latest:
-                chosen, latest = [key], use
-        for key in (*chosen, *spare):
-            return key
-        raise KeyError("evict(): nothing to evict")
+            if chosen is nodefault or use > latest:
+                chosen, latest = key, use
+        if chosen is nodefault:
+            chosen = next((key for key in self.order if key not in self._leaving), nodefault)
+        if chosen is nodefault:
+            raise KeyError("evict(): nothing to evict")
+        return chosen
 
 
 class SpillingBuffer(zict.Buffer[Key, object]):

@@ -143,7 +143,11 @@ class ResumableConnection:
 
     async def begin(self) -> bool:
         """Begin a session; return whether the scheduler keeps a journal."""
-        answer = await getattr(self.client.scheduler, RESUME)(client=self.client.id)
+        try:
+            answer = await getattr(self.client.scheduler, RESUME)(client=self.client.id)
+        except OSError:
+            self._begun = False  # the next who asks tries again
+            raise
         if not answer or answer.get("status") != "OK":
             return False
         if not self.active:

@@ -57,7 +57,7 @@ def describe_effects(function: Any) -> Iterator[str]:
                 yield f"tasks that wait for each other (distributed.{name}): they do not wait"
 
 
-@functools.cache
+@functools.lru_cache(4096)
 def _names(code: types.CodeType) -> frozenset[str]:
     names = set(code.co_names)
     for constant in code.co_consts:

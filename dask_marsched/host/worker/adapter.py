@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import heapq
 import logging
+import math
 import sys
 import time
 import traceback
@@ -14,6 +15,7 @@ from typing import Any, Protocol
 
 from dask.typing import Key
 from distributed import Worker
+from distributed.comm import get_address_host
 from distributed.config import defaults
 from distributed.core import Status, context_meter_to_server_digest
 from distributed.utils import run_in_executor_with_context
@@ -304,7 +306,7 @@ class WorkerAdapter:
         worker, stock = self.worker, self._stock_get_data
         comm = PlainReply(comm)
         # distributed will tell the peer to retry, so nothing is read for it.
-        if worker.transfer_outgoing_count >= worker.transfer_outgoing_count_limit:
+        if worker.transfer_outgoing_count >= _most_sent_at_once(worker, comm):
             return await stock(comm, keys=keys, who=who, serializers=serializers)
         tasks = self.state.tasks
         spilled = [key for key in keys if self.store.is_spilled(key)]
@@ -338,6 +340,17 @@ def _are_users_thresholds(manager: Any) -> bool:
     default = defaults["distributed"]["worker"]["memory"]
     chosen = manager.memory_target_fraction, manager.memory_spill_fraction
     return chosen != (default["target"], default["spill"])
+
+
+def _most_sent_at_once(worker: Any, comm: Any) -> float:
+    """Return to how many peers distributed sends at once, if one of them is behind a comm."""
+    if worker.status == Status.paused:
+        return 1
+    most = worker.transfer_outgoing_count_limit
+    if most is False:
+        return math.inf
+    is_near = get_address_host(comm.peer_address) == get_address_host(worker.address)
+    return float(2 * most if is_near else most)
 
 
 def _clear_frames(error: BaseException) -> None:

@@ -112,6 +112,8 @@ async def own_segment(size: int, dask_worker: Nanny) -> SegmentAddress:
     answer: Any = await dask_worker.plugin_add(plugin=owner, name=NAME)
     if owner.segment is None:
         dask_worker.plugins.pop(NAME, None)
+        for segment in retired:
+            os.close(segment.fd)
         raise OSError(f"the nanny has no segment: {answer.get('text', answer)}")
     return owner.segment
 

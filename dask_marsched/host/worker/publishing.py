@@ -321,7 +321,8 @@ class Publisher:
         try:
             return await future
         finally:
-            del self._publishing[key]
+            if self._publishing.get(key) is future:  # a key that was computed again has another
+                del self._publishing[key]
 
 
 def _put(arena: Arena, value: object) -> tuple[Any, object, Any]:

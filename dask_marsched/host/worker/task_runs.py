@@ -11,10 +11,9 @@ import asyncio
 import contextlib
 import contextvars
 import threading
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from itertools import islice
 from typing import Any, cast
 
 from dask.typing import Key
@@ -69,15 +68,14 @@ class _Run:
     closed: bool = False
     nbytes: int = 0
     fatal: BaseException | None = None
-    #: seconds and the like by activity and label, as distributed's workers measure tasks
-    measured: dict[tuple[Any, ...], float] = field(default_factory=dict)
+    #: seconds and the like with activity and label, as distributed's workers measure tasks
+    measured: deque[tuple[tuple[Any, ...], float]] = field(default_factory=deque)
 
     def measure(self, label: Any, value: float, unit: str) -> None:
         """Add what `distributed.metrics.context_meter` measured for the current task."""
         assert self.current is not None
         ts = self.current.ts
-        kind = "execute", ts.span_id, ts.prefix, label, unit
-        self.measured[kind] = self.measured.get(kind, 0.0) + value
+        self.measured.append((("execute", ts.span_id, ts.prefix, label, unit), value))
 
 
 class TaskRuns:
@@ -170,8 +168,11 @@ class TaskRuns:
         events = [self._event(offer, result) for offer, result in ended]
         for run in self._runs:
             run.nbytes = 0
-            measured, run.measured = run.measured, {}
-            for label, value in list(measured.items()):
+            measured: dict[tuple[Any, ...], float] = {}
+            while run.measured:  # a thread may go on adding
+                label, value = run.measured.popleft()
+                measured[label] = measured.get(label, 0.0) + value
+            for label, value in measured.items():
                 self.worker.digest_metric(label, value)
         self.counts["tasks"] += len(events)
         return self._take_over(stock(*events))
@@ -270,7 +271,7 @@ class TaskRuns:
         if len(offers) >= _FEW or len(offers) == len(ready):
             return
         offers.clear()
-        for ts in islice(ready.peekn(_MOST_OFFERED), _MOST_OFFERED):
+        for ts in ready.peekn(_MOST_OFFERED):
             offer = self._offer(ts)
             if offer is None:
                 break

@@ -292,17 +292,16 @@ class HandleTransfer:
                 stimulus_id=f"gather-dep-network-failure-{time()}",
             )
         rest = [key for key in to_gather if key not in received]
-        self.counters["by_handle"] += len(received)
-        self.counters["bytes_by_handle"] += sum(sizes[key] for key in received)
         if rest:
             event = await self._stock(worker, rest, total_nbytes, stimulus_id=stimulus_id)
             if not isinstance(event, GatherDepSuccessEvent):
                 return event  # mapped chunks are requested again with the rest
             self.counters["by_comm"] += len(event.data)
             self.counters["bytes_by_comm"] += sum(sizes.get(key, 0) for key in event.data)
-            if not received:
-                return event
-            return replace(event, data={**event.data, **received})
+        self.counters["by_handle"] += len(received)
+        self.counters["bytes_by_handle"] += sum(sizes[key] for key in received)
+        if rest:
+            return replace(event, data={**event.data, **received}) if received else event
         return GatherDepSuccessEvent(
             worker=worker,
             total_nbytes=total_nbytes,
@@ -324,7 +323,7 @@ class HandleTransfer:
             if not isinstance(error, OSError):
                 self._caught("fetch", error)
             return None if isinstance(error, _Unreachable) else {}
-        self._failures[address] = 0
+        self._failures.pop(address, None)
         self.fallbacks["not published"] += len(keys) - len(received)
         if received:
             self._log(address, list(received), start, time())

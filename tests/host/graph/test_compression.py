@@ -150,7 +150,9 @@ def add_of_mine(x: Any, y: Any = 0) -> Any:
         Task("a", add_of_mine, 1, Task("b", add, 1, EVENT)),
         join("b", ["a"], {"a": Task("a", add_of_mine, 1, y=EVENT), "b": Alias("b", "a")}),
         join(
-            "b", ["a"], {"a": Task("a", add_of_mine, 1, EVENT), "b": Task("b", add, TaskRef("a"), 1)}
+            "b",
+            ["a"],
+            {"a": Task("a", add_of_mine, 1, EVENT), "b": Task("b", add, TaskRef("a"), 1)},
         ),
     ],
 )

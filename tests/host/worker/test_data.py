@@ -365,6 +365,16 @@ def test_weightless_keys_are_spilled_last(store):
     assert list(store.slow) == ["own", "foreign"]
 
 
+def test_a_key_of_weight_is_found_behind_many_weightless_ones(store):
+    foreign = array()
+    store.foreign.set(foreign, "a peer's")
+    for i in range(300):
+        store["foreign", i] = foreign
+    store["own"] = array()
+    store.evict()
+    assert list(store.slow) == ["own"]
+
+
 def test_one_key_can_be_spilled(store):
     store["a"], store["b"] = array(), array()
     assert store.evict("b") == dask.sizeof.sizeof(array())

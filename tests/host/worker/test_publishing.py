@@ -115,6 +115,16 @@ def test_unshared_arrays_use_shared_memory_only_with_room(
     assert len(calls) == made_here
 
 
+def test_a_key_that_is_computed_again_may_be_copied_twice_at_once(publisher):
+    async def twice():
+        large = publishing.COPIED_AT_ONCE + 1
+        copies = (publisher.copy("a", large, lambda number: number, n) for n in (1, 2))
+        return await asyncio.gather(*copies)
+
+    assert asyncio.run(twice()) == [1, 2]
+    assert not publisher._publishing
+
+
 def test_copies_take_a_small_share_of_memory(publisher, arena, monkeypatch):
     monkeypatch.setattr(retention, "_TWICE_AT_LEAST", 250_000)
     asyncio.run(made(publisher, "a", "b", "c", stored=True))
