@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import Counter
 from collections.abc import Callable, Collection
 from contextlib import ExitStack
@@ -36,6 +37,8 @@ from dask_marsched.store.charge import Charge, charged_memory, shared_surplus, w
 from dask_marsched.store.frames import is_plain_array
 from dask_marsched.store.presence import claim, is_claimed
 from dask_marsched.store.segment import Handle
+
+logger = logging.getLogger("dask_marsched")
 
 # Sent only to workers whose claim is found, so that stock workers never see it.
 OPERATION = "marsched_handles"
@@ -129,6 +132,7 @@ class HandleTransfer:
         found = misfits(worker)
         if found:
             self.reason = explain(found, "all chunks are sent")
+            logger.warning("%s", self.reason)
             return
         self.reason = "waiting for the nanny"
         try:
