@@ -16,7 +16,7 @@ from typing import Any
 from distributed.scheduler import Scheduler, TaskState, WorkerState
 
 from dask_marsched.config import Settings
-from dask_marsched.core.plan import Unit
+from dask_marsched.core.plan import Unit, WorkerSlot
 from dask_marsched.fallbacks.counters import Counters
 from dask_marsched.fallbacks.guard import guarded
 from dask_marsched.host.scheduler import snapshot, task_hints
@@ -100,13 +100,15 @@ class PlacementEngine:
         self.planner.plan(wanted, touched)
 
     @guarded(lambda: None, fatal=True)
-    def apply_units(self, tasks: list[TaskState], units: list[Unit]) -> None:
-        """Hand the units of a plan to the withholding policy."""
+    def apply_units(
+        self, tasks: list[TaskState], units: list[Unit], workers: list[WorkerSlot]
+    ) -> None:
+        """Hand the units of a plan for these workers to the withholding policy."""
         shares: dict[int, Share] = defaultdict(Share)
         for unit in units:
             members = [tasks[i] for i in unit.operands]
             first = min([ts.priority for ts in members if ts.priority])
-            worker = None if unit.worker is None else self.planner.workers[unit.worker]
+            worker = None if unit.worker is None else workers[unit.worker].address
             share = None if unit.share is None else shares[unit.share]
             self.policies.withholding.plan(members, first, worker, share)
 

@@ -49,6 +49,10 @@ class Failover:
                 engine.replicas.keepers = self._adoption.keepers
         if settings.second_runs:
             self._second_runs = _installed(SpeculativeExecution(scheduler, caught))
+        if self._second_runs is not None:
+            engine.replicas.second_workers = self._second_runs.workers_of
+            if self._adoption is not None:
+                self._adoption.second_workers = self._second_runs.workers_of
 
     def uninstall(self) -> None:
         """Restore the scheduler. Idempotent."""

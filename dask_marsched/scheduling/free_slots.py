@@ -78,7 +78,9 @@ class FreeSlots:
         self._free, self._busy = set(), []
         s = self.scheduler
         has_free_slot = self.slots.has_free_slot
-        for ws in s.running if self.slots.shares_out_more else s.idle_task_count:
+        # A worker whose results are being adopted may still be in Dask's `idle_task_count`.
+        idle = s.running if self.slots.shares_out_more else s.running & s.idle_task_count
+        for ws in idle:
             if has_free_slot(ws.nthreads, in_progress(ws)):
                 self._free.add(ws)
             elif self._may_queue(ws):

@@ -188,7 +188,8 @@ class PlanFinder:
                 return
             error = future.exception()
             if error is not None:
-                self._counters.caught("search", Exception(repr(error)))
+                known = error if isinstance(error, Exception) else Exception(repr(error))
+                self._counters.caught("search", known)
             else:
                 self._remember(digest, future.result())
             if not wanted:

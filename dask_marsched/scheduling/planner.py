@@ -23,7 +23,7 @@ from dask_marsched.monitoring.observer_hooks import OperandTracker
 from dask_marsched.scheduling.chosen_policies import Policies
 from dask_marsched.scheduling.plan_finder import PlanFinder, PreparedGraph, PreparedPlan
 
-#: A plan is made again when the number of workers has grown by this factor.
+#: A plan that is kept (`_Plan`) is made again when the number of workers has grown by this factor.
 _MANY_MORE = 4
 
 
@@ -49,8 +49,9 @@ class _Plan:
 class Planner:
     """Makes and remakes the plans of one scheduler; `workers` are in the order of joining.
 
-    `apply_units` is called with the tasks of a graph and the units of its plan, whose operands are
-    indices into these tasks. On the scheduler itself only priorities are changed.
+    `apply_units` is called with the tasks of a graph, the units of its plan and the workers that it
+    was made for; units refer to tasks and workers by number. On the scheduler itself only
+    priorities are changed.
     """
 
     def __init__(
@@ -59,7 +60,7 @@ class Planner:
         policies: Policies,
         settings: Settings,
         counters: Counters,
-        apply_units: Callable[[list[TaskState], list[Unit]], None],
+        apply_units: Callable[[list[TaskState], list[Unit], list[WorkerSlot]], None],
     ) -> None:
         self.scheduler: Any = scheduler
         self.policies = policies
@@ -134,7 +135,6 @@ class Planner:
             return  # without inputs it is alone; with inputs it is no initial operand
         tasks = snapshot.tasks_to_compute(wanted, touched)
         if len(tasks) < 2:
-            self.counters.left_to_dask["graph of a single operand"] += len(tasks)
             return
         sizes = sizes if sizes is not None else ChunkSizes()
         plan = _Plan(*self._read(tasks, sizes))
@@ -244,10 +244,10 @@ class Planner:
 
     def _apply(self, plan: _Plan, units: list[Unit]) -> None:
         plan.bound_to_workers = any(unit.worker is not None for unit in units)
-        plan.n_workers = len(self.workers)
+        plan.n_workers = len(plan.workers)
         tasks = plan.tasks
         self.tiled.update(tasks[i] for unit in units if unit.tile for i in unit.operands)
-        self.apply_units(tasks, units)
+        self.apply_units(tasks, units, plan.workers)
 
     def _adopt(self, plan: _Plan, workers: list[WorkerSlot], units: list[Unit]) -> None:
         """Put the result of a search in force for the units that no worker has opened."""

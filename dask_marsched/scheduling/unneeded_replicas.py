@@ -25,6 +25,8 @@ class UnneededReplicas:
 
     def __init__(self) -> None:
         self.keepers: Callable[[TaskState], Iterable[WorkerState]] = lambda ts: ()
+        #: The workers on which tasks run a second time.
+        self.second_workers: Callable[[Iterable[TaskState]], Iterable[WorkerState]] = lambda _: ()
         self._suspects: dict[TaskState, None] = {}
         #: By result with many readers, one of these that all replicas are kept for. While it
         #: waits the others need not be checked.
@@ -58,6 +60,7 @@ class UnneededReplicas:
             if not waiters or self._is_wanted_elsewhere(ts) or _are_many(waiters, there):
                 continue
             needed = {waiter.processing_on for waiter in waiters}
+            needed.update(self.second_workers(waiters))
             if _are_many(waiters, needed) or not _may_drop(ts):
                 continue
             # Replicas on a keeper's host are views of its shared memory: to drop the keeper's

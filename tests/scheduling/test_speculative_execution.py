@@ -5,6 +5,7 @@ from typing import Any
 
 import dask
 import dask.array as da
+import numpy as np
 import pytest
 from dask.core import flatten
 from distributed.utils_test import async_poll_for
@@ -110,6 +111,27 @@ async def test_the_first_run_is_first(c, s, a, b):
     await gone(by_address(second, a, b))
     assert (check(s)["second_runs"], check(s)["second_runs_won"]) == (1, 0)
     assert await c.gather(c.map(abs, [-1, -2, -3])) == [1, 2, 3]
+
+
+def part_of(i: int, _: Any) -> int:
+    return part(i)
+
+
+@planned_cluster(TWO_WORKERS, plugin=impatient, config=CONFIG)
+async def test_the_second_worker_keeps_the_inputs(c, s, a, b):
+    """Nobody else reads them, so that a copy elsewhere than on the first looks superfluous."""
+    with dask.annotate(pure=True):
+        await c.gather([c.submit(part_of, i, None, key=("part-1", i)) for i in range(5)])
+        source = c.submit(np.ones, 20_000, key="source")
+        straggler = c.submit(part_of, 5, source, key=("part-1", 5))
+    del source
+    _, second = await twice(s)
+    await async_poll_for(lambda: len(s.tasks["source"].who_has) == 2, 10)
+    assert not s.tasks["source"].who_wants
+    GATES[1].set()
+    assert await straggler == 5
+    assert s.tasks["part-1", 5].who_has == {second}
+    GATES[0].set()
 
 
 @pytest.mark.extended

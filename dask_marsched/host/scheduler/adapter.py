@@ -124,7 +124,7 @@ class SchedulerAdapter:
         self._undispatched = False
         self._dispatching = False
         self._stealing: Any = None
-        self._retries: dict[TaskState, asyncio.TimerHandle] = {}
+        self._retries: dict[TaskState, tuple[asyncio.TimerHandle, int]] = {}
         self._redispatch: asyncio.TimerHandle | None = None
         self._messages = BatchedMessages(scheduler)
         self._streams = WorkerStreams(scheduler)
@@ -174,9 +174,9 @@ class SchedulerAdapter:
         if self._redispatch is not None:
             self._redispatch.cancel()
             self._redispatch = None
-        for ts, timer in list(self._retries.items()):
+        for ts, (timer, run_id) in list(self._retries.items()):
             timer.cancel()
-            self._retry(ts, ts.run_id)
+            self._retry(ts, run_id)
         if not s.queued:
             return
         stimulus_id = "marsched-uninstall"
@@ -303,7 +303,8 @@ class SchedulerAdapter:
             if math.isfinite(seconds):
                 # The task stays in "processing" until then: Dask handles all events for it.
                 loop = asyncio.get_running_loop()
-                self._retries[ts] = loop.call_later(seconds, self._retry, ts, run_id)
+                timer = loop.call_later(seconds, self._retry, ts, run_id)
+                self._retries[ts] = timer, run_id
                 self._park(ts, s.workers[worker], stimulus_id)
                 return {}, {}, {}
         return type(s).stimulus_task_erred(
@@ -326,7 +327,7 @@ class SchedulerAdapter:
                 stimulus_id=stimulus_id,
             )
 
-    def _retry(self, ts: TaskState, run_id: int | None) -> None:
+    def _retry(self, ts: TaskState, run_id: int) -> None:
         s = self.scheduler
         self._retries.pop(ts, None)
         if s.tasks.get(ts.key) is ts and ts.state == "processing" and ts.run_id == run_id:

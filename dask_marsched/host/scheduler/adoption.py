@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Callable, Set
+from collections.abc import Callable, Iterable, Set
 from typing import Any
 
 from dask.typing import Key
@@ -66,6 +66,8 @@ class Adoption:
         self._under_way: dict[str, asyncio.Future[Set[WorkerState]]] = {}
         self.departed = DepartedWorkers(scheduler, caught, self._under_way)
         self._moved: dict[str, list[Key]] = {}
+        #: The workers on which tasks run a second time: they keep the inputs.
+        self.second_workers: Callable[[Iterable[TaskState]], Set[WorkerState]] = lambda _: set()
         self._manager: Any = None
         self._handler: Any = None
 
@@ -121,8 +123,10 @@ class Adoption:
 
     def _find_dropper(self, ts: TaskState, candidates: Any, pending_drop: Any) -> Any:
         # A retiring worker names itself as the candidate; it may drop whatever others hold.
-        if candidates is None and (keepers := self.keepers(ts)):
-            candidates = (ts.who_has or set()) - set(keepers[:1])
+        if candidates is None:
+            kept = {*self.keepers(ts)[:1], *self.second_workers(ts.waiters or ())}
+            if kept:
+                candidates = (ts.who_has or set()) - kept
         return type(self._manager)._find_dropper(self._manager, ts, candidates, pending_drop)
 
     async def _remove_worker(self, address: str, *, stimulus_id: str, **kwargs: Any) -> Any:

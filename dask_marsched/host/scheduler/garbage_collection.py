@@ -1,4 +1,4 @@
-"""Pauses the garbage collector while a graph is read and planned: it found nothing to free."""
+"""Pauses the garbage collector while a graph is read and planned: there is nothing to free."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import gc
 import threading
 from collections.abc import Iterator
 
-#: New objects that the collector may pass over: some microseconds.
+#: New objects that may be left to the collector, which looks at them for some microseconds.
 _FEW = 500
-#: It passes over all objects when it has missed more than this many, and more than this share of
-#: those alive, which is Python's own rule for its oldest objects.
+#: It looks at all objects once more than this many, and more than this share of those alive, were
+#: made while it was paused. The share is Python's own rule for its oldest objects.
 _MOST_UNSEEN, _SHARE = 100_000, 0.25
 
 _lock = threading.Lock()
@@ -46,7 +46,7 @@ def cycles_freed() -> Iterator[None]:
     if not (_users and _was_on):
         yield
         return
-    _age()  # so that only objects of this context are passed over
+    _age()  # so that only objects of this context are looked at
     try:
         yield
     finally:
@@ -54,14 +54,14 @@ def cycles_freed() -> Iterator[None]:
 
 
 def _collect() -> None:
-    """Free what the collector has missed, before another graph is there to be passed over."""
+    """Free what was made while the collector was paused, before another graph arrives."""
     global _unseen, _alive
     gc.collect()
     _unseen, _alive = 0, len(gc.get_objects())
 
 
 def _age() -> None:
-    """Treat all objects as old: the collector would pass over the new ones twice, soon.
+    """Treat all objects as old: the collector would soon look at the new ones twice.
 
     That held the event loop of a scheduler for 0.3 s after a graph of 50,000 tasks, most of whose
     objects live as long as it runs. What is left in cycles waits for `_collect`.

@@ -7,7 +7,7 @@ interrupted if that option is on.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 from dask.typing import Key
@@ -108,6 +108,12 @@ class SpeculativeExecution(PeriodicCheck):
         idle.sort(key=lambda ws: (ws.nbytes, ws.address))
         for chosen in choose_second_runs(self._running(now), self.durations, idle):
             self._begin(*chosen)
+
+    def workers_of(self, tasks: Iterable[TaskState]) -> set[WorkerState]:
+        """Return the workers on which tasks run a second time, with their inputs."""
+        if not self._seconds:
+            return set()
+        return {self._seconds[ts].worker for ts in tasks if ts in self._seconds}
 
     def _running(self, now: float) -> Iterator[Running[TaskState, WorkerState]]:
         for ws in self.scheduler.workers.values():
