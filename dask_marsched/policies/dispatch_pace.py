@@ -1,4 +1,4 @@
-"""Limits the withheld operands in flight: more than the scheduler can handle only fill memory."""
+"""Limits the operands in flight: more than the scheduler can handle only fill memory."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ ROUND_TRIP = 0.01
 #: Operands in flight, as a multiple of those that keep the scheduler busy: operands return
 #: unevenly, and only waiting messages form a batch.
 SURPLUS = 4.0
-#: Operands in flight for this many times the scheduler's time for all of them no longer count.
+#: An operand no longer counts after this many times the scheduler's time for all in flight.
 _OVERDUE = 2.0
 _SHARE = 0.05  #: Weight of the last operand in the mean duration.
 
 
 class DispatchPace:
-    """Limits the withheld operands in flight to `SURPLUS` times those that keep the scheduler busy.
+    """Limits the operands in flight to `SURPLUS` times those that keep the scheduler busy.
 
     An operand returns after the round trip of its messages and its duration; meanwhile the
     scheduler handles one in every `scheduler_time` seconds (Little's law). Until durations are
@@ -30,7 +30,7 @@ class DispatchPace:
         self._on_the_way: dict[Any, float] = {}
 
     def sent(self, operand: Any, now: float) -> None:
-        """Record that a withheld operand was sent to a worker."""
+        """Record that an operand was sent to a worker, withheld before or not."""
         self._on_the_way[operand] = now
 
     def ended(self, operand: Any, duration: float | None) -> None:
@@ -46,7 +46,7 @@ class DispatchPace:
         self._on_the_way.pop(operand, None)
 
     def most(self, now: float) -> float:
-        """Return the most withheld operands that may be in flight."""
+        """Return the most operands that may be in flight."""
         return SURPLUS * (ROUND_TRIP + self._expected(now)) / self.scheduler_time
 
     def room(self, now: float) -> float:

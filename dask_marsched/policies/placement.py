@@ -16,7 +16,8 @@ class Candidate:
     address
         Its address.
     input_bytes
-        Bytes of the operand's inputs that it holds.
+        Bytes of the operand's inputs that it holds. For `choose`, inputs that each worker needs
+        often count in part, or not at all.
     processing
         Operands sent to it and not finished, for each thread.
     stored
@@ -74,7 +75,8 @@ class PlacementPolicy(Protocol):
         Parameters
         ----------
         chosen
-            The choice of `choose`.
+            The worker chosen so far, after `relief`. Its `input_bytes` are those of all inputs, as
+            if it held them.
         idle
             Workers with nothing to do.
         bandwidth

@@ -38,9 +38,10 @@ class SlotRule:
         return in_progress < (slots if self.saturation > _DASK_SATURATION else min(nthreads, slots))
 
     def shares_out(self, nthreads: int, in_progress: int) -> bool:
-        """Return whether short operands are shared out over a busy worker that is not idle to Dask.
+        """Return whether a busy worker that Dask's `idle_task_count` lacks may get short operands.
 
-        With a saturation of 1 none is idle but who has just finished: it would get all of them.
+        With a saturation of 1 only workers that have just finished an operand are in it: they would
+        get all of them.
         """
         return self.shares_out_more and in_progress < math.ceil(_DASK_SATURATION * nthreads)
 

@@ -64,7 +64,7 @@ class WithholdingPolicy(Protocol):
         ...
 
     def enqueue(self, operand: Any, priority: Priority, home: Any | None) -> None:
-        """Withhold a ready operand. `home` is the worker with most of its input bytes."""
+        """Withhold a ready operand. `home` is the worker that its inputs bind it to, or None."""
         ...
 
     def withdraw(self, operand: Any) -> bool:

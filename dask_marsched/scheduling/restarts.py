@@ -29,15 +29,15 @@ from dask_marsched.scheduling.engine import PlacementEngine
 
 logger = logging.getLogger("dask_marsched")
 
-#: Not clients, but what a scheduler holds that wants keys.
+#: Names of what wants keys as clients do: variables, queues, published datasets.
 _HOLDERS = (FIRE_AND_FORGET, "variable-", "queue-", "published-")
 
 _LEFT = ("waiting", "queued", "no-worker", "processing")  #: States of tasks yet to be computed.
 _REMEMBERED = 100  #: Most outages that the journal keeps.
 
-#: Seconds between two looks whether all clients are back; and in which one may come of which the
-#: journal does not know.
-_SETTLED, _UNKNOWN = 0.05, 5.0
+_POLL = 0.05  #: Seconds between two checks whether all clients are back.
+#: Seconds for which results of graphs that the journal lacks are kept for their clients.
+_UNKNOWN_CLIENTS = 5.0
 #: Seconds to wait for a journal on a scheduler that is running already.
 _WHILE_RUNNING = 0.5
 
@@ -67,7 +67,7 @@ class _Parts(NamedTuple):
 
 
 class _Restored(NamedTuple):
-    """What was made again, and is to start; graphs that the scheduler before had not read."""
+    """Tasks made again from the journal, and graphs that the scheduler before had not read."""
 
     tasks: list[TaskState]
     wanted: list[Key]
@@ -248,13 +248,13 @@ class Restarts:
             self.ready.set()
         del restored
         # Clients that come back send what the journal had missed.
-        until = monotonic() + _UNKNOWN
+        until = monotonic() + _UNKNOWN_CLIENTS
         while (
             sessions.missing
             or parts.recorder.reading
             or (workers.unclaimed and monotonic() < until)
         ):
-            await asyncio.sleep(_SETTLED)
+            await asyncio.sleep(_POLL)
         workers.settle()
 
     def _tell(self, parts: _Parts, restored: list[TaskState]) -> None:

@@ -33,7 +33,7 @@ class Retries:
         return seconds
 
     def elsewhere(self, ts: TaskState) -> WorkerState | None:
-        """Return the worker for a retry, None if the operand has not failed.
+        """Return the worker for a retry; None if it has not failed, or has failed on all.
 
         Of the workers on which it has not failed, it has most input bytes, then least load.
         """

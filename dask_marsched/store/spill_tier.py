@@ -102,7 +102,7 @@ class SpillTier(MutableMapping[Key, object]):
             self.total_weight += entry.weight
 
     def lend(self, values: dict[Key, object]) -> None:
-        """Return these values for their keys as long as the mapping has them, unread.
+        """Return these values for their keys, instead of reading the disk, until it is emptied.
 
         Most objects are found while they exist; lists and strings have no weak references.
         """

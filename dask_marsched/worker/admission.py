@@ -62,7 +62,7 @@ class Admission:
         self.host = WorkerAdapter(worker, store, self)
         self.counters = Counters()
         self.failure: str | None = None
-        #: numbers of operands and fetches, by what was decided
+        #: By decision. `throttled` and `untried` count checks: one that waits counts many times.
         decisions = ("admitted", "deferrals", "forced", "throttled", "untried")
         self.counts = dict.fromkeys(decisions, 0)
         limit = int(self.host.memory_limit * settings.quota_fraction)

@@ -18,9 +18,9 @@ from distributed.metrics import monotonic
 
 from dask_marsched.host.contract import misfits_of_function
 
-#: Calls that may be sent twice. A lease has an id, which is granted and released once. A worker
-#: whose lifetime ends has itself retired. Not among them are calls that put into a queue, take from
-#: it or count who uses it.
+#: Calls that may be sent twice. A lease has an id, which is granted and released once. Workers call
+#: `retire_workers` at the end of their lifetime. Not among them are calls that put into a queue,
+#: take from it or count who uses it.
 REPEATED = (
     "event_clear",
     "event_is_set",

@@ -53,8 +53,9 @@ class Dependencies(dict[Any, Any]):
     def __contains__(self, key: object) -> bool:
         return key in self._dsk
 
-    get, keys = Mapping.get, Mapping.keys  # type: ignore[assignment]  # a dict's own see
-    values, items = Mapping.values, Mapping.items  # type: ignore[assignment]  # only what it holds
+    # Those of a dict would see only what was looked up so far.
+    get, keys = Mapping.get, Mapping.keys  # type: ignore[assignment]  # other types than a dict's
+    values, items = Mapping.values, Mapping.items  # type: ignore[assignment]  # as above
 
 
 #: The mappings to sets that an order in this thread has made, while they are to be freed.

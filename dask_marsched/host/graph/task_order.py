@@ -118,7 +118,7 @@ class RepeatableOrder(ArrivingGraphs):
 
 
 def caught(hook: str, error: Exception) -> None:
-    """Count an exception of a hook in what reads graphs; log it where no scheduler counts it."""
+    """Count an exception with the scheduler that reads the graph; log it if there is none."""
     wanted = _wanted.get()
     if wanted is not None:
         wanted[0].counters.caught(hook, error)

@@ -49,7 +49,8 @@ _users = 0
 _stock: Any = None
 _stock_offload: Any = None
 
-#: Most tasks of a graph that is read on the event loop: for up to 1 ms, and 10 ms.
+#: Most tasks of graphs that are read on the event loop: low-level ones, for up to 1 ms, and array
+#: expressions, for up to 10 ms.
 _TINY, _SMALL = 4, 200
 
 
@@ -87,7 +88,7 @@ def _offload(func: Any, /, *args: Any, **kwargs: Any) -> Awaitable[Any]:
 
 
 def _is_alone() -> bool:
-    """Whether no other graph is being read: none may be overtaken, as its results may be read."""
+    """Whether this is the only graph being read. It may use results of others, so it must wait."""
     scheduler: Any = reading.get()
     return scheduler is not None and scheduler._active_graph_updates == 1
 

@@ -221,7 +221,7 @@ class Interrupts:
         return [key for key, guard in self._running.items() if guard.sent]
 
     def began(self, key: Key, guard: Guard) -> None:
-        """Note that a task runs in a guard that others made."""
+        """Note that a task runs in this guard."""
         self._running[key] = guard
 
     def ended(self, key: Key, guard: Guard) -> None:

@@ -1,4 +1,4 @@
-"""Delays a worker's messages that nobody waits for, in order, until its next one to the scheduler.
+"""Holds back a worker's messages that nobody waits for, and sends them before its next one.
 
 These are answers to freed keys, and announcements of results for the case that the worker dies.
 """

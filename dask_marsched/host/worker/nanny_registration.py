@@ -23,12 +23,15 @@ _COMM = "Nanny->Scheduler (registration)"
 
 
 class LastingRegistration(NannyPlugin):
-    """Reaches a nanny with the scheduler's answer to its registration, before it has a worker."""
+    """Keeps a starting nanny alive if its scheduler dies before the nanny's last message to it.
+
+    It arrives with the scheduler's answer to the nanny's registration, before there is a worker.
+    """
 
     name = NAME
 
     def setup(self, nanny: Nanny) -> None:
-        """Have the connection by which the nanny registers take a message though it is broken."""
+        """Have a failed write on the connection of the registration do no harm."""
         if found := misfits_of_attributes("Nanny.rpc", nanny.rpc, ("occupied",)):
             logger.warning(explain(found, "the nanny closes when its scheduler dies meanwhile"))
             return

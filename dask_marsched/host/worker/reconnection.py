@@ -308,7 +308,7 @@ def _holdings(worker: Any) -> dict[str, Any]:
             number = types.setdefault(ts.type, len(types))
             run_id = last_run if ts.run_id == RUN_ID_SENTINEL else ts.run_id
             held.append((ts.key, ts.nbytes, number, run_id))
-        elif ts.state in _KEPT:
+        elif ts.state in _KEPT:  # a failed one runs, to the scheduler, until its error arrives
             runs.append((ts.key, ts.run_id, ts.state == "long-running"))
     return {"held": held, "types": [_packed(t) for t in types], "runs": runs}
 

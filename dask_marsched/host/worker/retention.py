@@ -20,8 +20,8 @@ from dask_marsched.store.array_memory import LEAST
 from dask_marsched.store.frames import is_data, is_plain_array, to_frames
 from dask_marsched.store.segment import Handle
 
-#: Limit on memory that exists twice, of objects that no copy replaces: this share of all results,
-#: or this many bytes if that is more.
+#: Most bytes that exist both in private and in shared memory: the larger of this share of all
+#: results and this many bytes.
 _TWICE, _TWICE_AT_LEAST = 0.05, 8 * 1024 * 1024
 #: Serializing an object other than an array takes this many times as long as copying an array.
 _SERIALIZED = 4

@@ -124,8 +124,9 @@ def check_bounds(
 ) -> UnitBounds:
     """Check bounds for several hosts on a larger part of the graph than they were chosen on.
 
-    Return those of `chosen` and lower bounds that hold no more than stock Dask with fast links: the
-    leanest that moves hardly more than the first. If there is none, return those that hold least.
+    Of `chosen` and lower bounds that hold no more than stock Dask with fast links, return the
+    lowest that moves hardly more than the least of them. If there is none, return those that hold
+    least.
     Few workers queue few operands: bounds of 16 for means of products over time were forecast at
     1.10 of stock Dask's peak on 21 workers, 1.38 on all 100, and held 1.55. If the scheduler is the
     bottleneck, stock Dask holds less: means by month on 100 workers were forecast at 20 GB, 12 GB
