@@ -123,8 +123,8 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     Endpoint(
         "POST",
         "/restart",
-        "Start the scheduler's process anew with its own command line; it goes on by its journal. "
-        "The answer comes before: ask for `/` until there is one.",
+        "Start the scheduler's process anew with its own command line; it needs a journal to go "
+        "on. The answer is sent before; ask for `/` until it answers again.",
         answers.restart,
     ),
 )
