@@ -353,6 +353,9 @@ class HandleTransfer:
                 response = await send_recv(comm, op=OPERATION, keys=keys)
             except OSError as error:
                 raise _Unreachable from error
+            if response is None:  # the plugin has just been removed from the peer
+                self._seen.pop(address, None)
+                return {}
             received = {}
             for key, message in response["handles"].items():
                 handle = Handle.from_message(message)

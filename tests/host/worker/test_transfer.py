@@ -272,6 +272,31 @@ def test_a_dead_peer_is_not_tried_again(client, workers):
             assert client.run(ask_one_that_goes, address, workers=[reader]) == {reader: None}
 
 
+def set_handler_aside(dask_worker):
+    dask_worker.aside = dask_worker.handlers.pop(OPERATION)
+
+
+def put_handler_back(dask_worker):
+    dask_worker.handlers[OPERATION] = dask_worker.aside
+    del dask_worker.aside
+
+
+async def fetch_from(owner, dask_worker):
+    return await dask_worker.plugins["sharing"].transfer.fetch(owner, ["x"])
+
+
+def test_a_peer_that_has_just_lost_the_plugin_is_no_failure(client, workers):
+    owner, reader = workers.addresses
+    before = workers[1]["fallbacks"]
+    client.run(set_handler_aside, workers=[owner])
+    try:
+        assert client.run(fetch_from, owner, workers=[reader]) == {reader: {}}
+    finally:
+        client.run(put_handler_back, workers=[owner])
+    after = workers[1]["fallbacks"]
+    assert after.get("failed") == before.get("failed")
+
+
 @pytest.mark.extended
 def test_workers_in_other_namespaces_are_sent_to():
     apart = ("unshare", "--user", "--map-root-user", "--pid", "--mount-proc", "--kill-child")
