@@ -101,9 +101,8 @@ async def test_the_picture_shows_the_workers(c, s, *workers):
 async def test_running_operands_are_distinguished_from_sent_ones(c, s, *workers):
     x = da.ones(32, chunks=1).map_blocks(lambda block: Event("go").wait() and block, dtype=float)
     future = c.compute(x.sum())
-    await async_poll_for(
-        lambda: all(len(w.state.executing) == w.state.nthreads for w in workers), 5
-    )
+    # Heartbeats tell of tasks that a thread has begun.
+    await async_poll_for(lambda: all(len(w.active_keys) == w.state.nthreads for w in workers), 5)
     for worker in workers:
         await worker.heartbeat()
     observer = observer_of(s)
