@@ -51,8 +51,9 @@ def roles(graph: OperandGraph, parallelism: int = 1) -> Roles:
     for i in alone:
         if enough or _is_cut_up(graph, i):
             hub[i] = 0
-            for d in () if enough else _pieces(graph, i):
-                hub[d] = d in graph.pieces
+            if not enough:
+                for d in _pieces(graph, i):
+                    hub[d] = d in graph.pieces
     initial = bytearray(n)
     for i, inputs in enumerate(graph.inputs):
         if not hub[i] and (not inputs or (hub[inputs[0]] and all(hub[j] for j in inputs))):

@@ -22,9 +22,7 @@ _OF_ARRAYS = frozenset({
     "_operator", "builtins", "dask", "flox", "functools", "itertools", "math", "numpy",
     "numpy_groupies", "operator", "tlz", "toolz", "xarray",
 })  # fmt: skip
-
-
-#: Most elements of a collection, and most levels of them, that are searched for such objects.
+#: Most elements of a collection, and most levels of collections, that are searched for locks.
 _LOOKED_AT, _DEPTH = 64, 5
 
 
@@ -48,9 +46,9 @@ class Joinable:
         if kind is not Task or node.block_fusion:
             return ALONE
         verdict = self._functions_of(node)
-        if verdict == UNCERTAIN and _holds_coordination([node], _DEPTH):
-            return ALONE
-        return verdict
+        # Functions of libraries call nothing that lies deep in their arguments.
+        depth = _DEPTH if verdict == UNCERTAIN else 1
+        return ALONE if verdict and _holds_coordination([node], depth) else verdict
 
     def _functions_of(self, task: Any) -> int:
         function = task.func

@@ -141,6 +141,7 @@ def add_of_mine(x: Any, y: Any = 0) -> Any:
 @pytest.mark.parametrize(
     "task",
     [
+        Task("a", add, 1, EVENT),
         Task("a", add_of_mine, 1, EVENT),
         Task("a", add_of_mine, 1, y=EVENT),
         Task("a", add_of_mine, 1, [{"x": (EVENT, 2)}]),
