@@ -132,7 +132,7 @@ def _heading(graph: dict[str, Any], plan: dict[str, Any]) -> Markup:
     ]
     facts += [f", {count(counts[s])} {s}" for s in ("fatal", "cancelled") if counts[s]]
     if graph["replanned"]:
-        facts.append(f"; planned again {graph['replanned']} times as sizes were learned")
+        facts.append(f"; planned again {graph['replanned']} times")
     if plan.get("aggregated"):
         facts.append("; a cell stands for several operands")
     return element("div", element("b", f"Graph {graph['number']}:"), *facts)

@@ -96,7 +96,11 @@ class ProgressTracker(SchedulerPlugin):
         turn = 0
         while stack:
             ts = stack.pop()
-            if ts.key in self._of or ts.state == "forgotten":
+            if ts.key in self._of:
+                continue
+            if ts.state == "forgotten":
+                if ts.key in self._wanted:
+                    self.status = "cancelled"
                 continue
             if not self.complete and ts.who_has and ts.key not in self._wanted:
                 continue

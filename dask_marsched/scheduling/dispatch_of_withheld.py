@@ -38,9 +38,11 @@ class Dispatcher:
         self.seniority = seniority
         saturation = scheduler.WORKER_SATURATION
         self.slots = SlotRule(saturation=1.1 if math.isinf(saturation) else saturation)
-        self.clear()
         #: Of this dispatch: workers that were given nothing, with those for which they wait.
         self._awaited: dict[WorkerState, list[WorkerState]] = {}
+        #: Since when others wait for a worker that has ended no task in the meantime.
+        self._awaited_since: dict[WorkerState, float] = {}
+        self.clear()
 
     def sent(self, ts: TaskState) -> None:
         """Note that a task was sent to a worker."""
@@ -50,16 +52,22 @@ class Dispatcher:
         """Note that a task has a result, so that its worker may have a free slot."""
         for ws in ts.who_has or ():
             self.free_slots.finished[ws] = None
+            self._awaited_since.pop(ws, None)
         self.pace.ended(ts, snapshot.duration(ts))
 
     def clear(self) -> None:
         """Forget slots and durations, as the scheduler restarts."""
         self.free_slots = FreeSlots(self.scheduler, self.slots, self.seniority)
         self.pace = DispatchPace()
+        self._awaited_since.clear()
 
     def redispatch_after(self) -> float:
         """Return after how many seconds to dispatch again without an event, or infinity."""
-        return ROUND_TRIP if self.pace.most(time()) < self.scheduler.total_nthreads else math.inf
+        now = time()
+        if self.pace.most(now) < self.scheduler.total_nthreads:
+            return ROUND_TRIP
+        waits = [t + snapshot.LATENCY - now for t in self._awaited_since.values()]
+        return min([seconds for seconds in waits if seconds > 0], default=math.inf)
 
     def dispatch(self) -> Placed:
         """Return the withheld tasks to send now, with their workers."""
@@ -81,6 +89,10 @@ class Dispatcher:
         """
         at_work = {ws for _, ws in placed}
         awaited, self._awaited = self._awaited, {}
+        still = {holder for holders in awaited.values() for holder in holders}
+        for holder in list(self._awaited_since):
+            if holder not in still and not in_progress(holder):
+                del self._awaited_since[holder]
         for ws, holders in awaited.items():
             if ws in at_work or not self.free_slots.has_free_slot(ws):
                 continue
@@ -176,7 +188,7 @@ class Dispatcher:
         if offer is None:
             return None
         awaited = snapshot.awaited_holders(offer.operand, ws, self.withholding.bound_alike)
-        if awaited:
+        if awaited := self._not_late(awaited):
             self._awaited[ws] = awaited
             return None
         duration = snapshot.duration(offer.operand)
@@ -194,6 +206,17 @@ class Dispatcher:
                 return None
         more[offer.operand] = duration or 0.0
         return offer
+
+    def _not_late(self, holders: list[WorkerState]) -> list[WorkerState]:
+        """Return those of the workers that have ended a task since others began to wait for them.
+
+        The others do without the rest: they may run a task that takes far longer than its kind.
+        """
+        if not holders:
+            return holders
+        now = time()
+        since = self._awaited_since
+        return [ws for ws in holders if now - since.setdefault(ws, now) < snapshot.LATENCY]
 
     def _may_wait(
         self, ws: WorkerState, having: int, more: Collection[TaskState], ts: TaskState

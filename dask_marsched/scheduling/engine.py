@@ -187,7 +187,8 @@ class PlacementEngine:
         if reason is None and (ws := self.retries.elsewhere(ts)) is not None:
             return ws
         if reason is None:
-            if self.policies.withholding.planned(ts):
+            passes = self._passes_older_graph(ts)
+            if self.policies.withholding.planned(ts) and not passes:
                 return WITHHOLD
             if self.scheduler.is_rootish(ts) and not self.planner.is_piece(ts):
                 if (ws := self.dispatcher.at_once(ts)) is not None:
@@ -203,9 +204,22 @@ class PlacementEngine:
             elif self._less_urgent_than_withheld(ts):
                 return WITHHOLD
             else:
-                reason = "graph of a single operand"
+                reason = "beside an older graph" if passes else "graph of a single operand"
         self.counters.left_to_dask[reason] += 1
         return LEAVE_TO_DASK
+
+    def _passes_older_graph(self, ts: TaskState) -> bool:
+        """Whether a task need not wait for withheld ones of an older graph.
+
+        Stock Dask queues only tasks of which there are many. A few, as of somebody who tries
+        something beside a long computation, run next.
+        """
+        queued = self.scheduler.queued
+        if not queued or not ts.priority:
+            return False
+        first = queued.peek().priority
+        older = first[0] == ts.priority[0] and first[1] < ts.priority[1]
+        return older and not self.scheduler.is_rootish(ts)
 
     def _less_urgent_than_withheld(self, ts: TaskState) -> bool:
         """Whether a withheld task, which is sent later in this turn, has a higher user priority."""

@@ -1,4 +1,4 @@
-"""Plans each graph when it arrives, and again when sizes are learned or workers join or leave."""
+"""Plans each graph when it arrives, and again when sizes are learned or far more workers run."""
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import Any
 
@@ -36,6 +36,7 @@ class TaskPlacement:
         self.policies = policies
         self.seniority = seniority
         self.several_to_a_host = False
+        self._turn = 0
 
     def worker_for(self, ts: TaskState) -> WorkerState | None:
         """Return the worker for a ready task, None if no running worker has its inputs."""
@@ -60,9 +61,10 @@ class TaskPlacement:
             asked.sort(key=self.seniority)
             ws = asked[self.policies.placement.choose(self._candidates(ts, asked, saved))]
         if len(ws.processing) < ws.nthreads:
-            return self._less_busy(ts, ws) if ws.processing else ws
+            return self._less_busy(ts, ws, s.idle.values()) if ws.processing else ws
         if not self._last_wave():
-            return ws
+            # Others get withheld tasks, so that they will never be idle.
+            return self._less_busy(ts, ws, self._some_workers())
         if snapshot.duration(ts) is None:
             return ws
         there = snapshot.input_bytes(ts)  # a single task waits for the transfer of all its inputs
@@ -75,7 +77,18 @@ class TaskPlacement:
             ws = self._earlier(ts, ws, idle, there, placement.spare, met=False)
         return ws
 
-    def _less_busy(self, ts: TaskState, ws: WorkerState) -> WorkerState:
+    def _some_workers(self) -> Iterator[WorkerState]:
+        """Return running workers, other ones each time if there are many."""
+        workers = self.scheduler.workers.values()
+        begin, self._turn = self._turn, self._turn + _MOST_ASKED
+        for i in range(begin, begin + min(_MOST_ASKED, len(workers))):
+            ws = workers[i % len(workers)]
+            if ws in self.scheduler.running:
+                yield ws
+
+    def _less_busy(
+        self, ts: TaskState, ws: WorkerState, others: Iterable[WorkerState]
+    ) -> WorkerState:
         """Return a worker with fewer tasks for each thread, or the given one.
 
         The threads of a worker share its interpreter: with few tasks on one small input, other
@@ -87,7 +100,7 @@ class TaskPlacement:
             return ws
         less = [
             other
-            for other in islice(self.scheduler.idle.values(), _MOST_ASKED)
+            for other in islice(others, _MOST_ASKED)
             if (len(other.processing) + 1) * ws.nthreads <= len(ws.processing) * other.nthreads
         ]
         return min(

@@ -16,6 +16,7 @@ from distributed.core import rpc
 from distributed.utils_test import async_poll_for, gen_cluster, inc
 
 import dask_marsched
+from dask_marsched.monitoring import progress_feed
 from dask_marsched.monitoring.progress import Listener, ProgressView
 from dask_marsched.monitoring.progress_feed import ProgressTracker
 from tests.compat.harness import check, planned_cluster
@@ -306,3 +307,19 @@ async def test_a_notebook_view_does_not_block(c, s, a, widgets):
         nothing = dask_marsched.progress(da.ones(3), notebook=True)
         nothing._ipython_display_()
     assert "nothing is being computed" in display.shown[-1]
+
+
+@planned_cluster([("127.0.0.1", 1)])
+async def test_a_result_that_is_cancelled_while_operands_are_collected(c, s, a):
+    blocked = c.submit(held, 0, "go", pure=False)
+    other = c.submit(held, 1, "go", pure=False)
+    await async_poll_for(lambda: other.key in s.tasks, 5)
+    with mock.patch.object(progress_feed, "_STEP", 1):
+        tracker = ProgressTracker(s, [blocked.key, other.key])
+        s.add_plugin(tracker)
+        tracker.look()
+        await asyncio.sleep(0)
+        s.client_releases_keys([blocked.key], c.id)
+        await async_poll_for(lambda: tracker.look()["status"] == "cancelled", 5)
+    tracker.stop()
+    await Event("go").set()

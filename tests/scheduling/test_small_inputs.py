@@ -76,6 +76,35 @@ async def test_workers_do_not_wait_for_each_other_for_ever(c, s, a, b):
     assert sum(check(s)["withheld"].values()) == 4
 
 
+def opens_or_waits(x, i):
+    if i == 0:
+        Event("go").wait()
+    elif i == 9:
+        Event("go").set()
+    return i
+
+
+@planned_cluster([("127.0.0.1", 1)] * 2)
+async def test_nobody_waits_long_for_a_worker_with_an_unusually_long_task(c, s, a, b):
+    """The first task waits for the last one, which waits for the worker of the first one."""
+    await c.gather(c.map(opens_or_waits, range(10), range(10, 20)))  # the kind is short
+    x = await c.scatter(0, workers=[a.address])
+    assert await c.gather(c.map(opens_or_waits, [x] * 10, range(10), pure=False)) == [*range(10)]
+
+
+@planned_cluster([("127.0.0.1", 1)] * 2)
+async def test_tasks_on_a_small_input_spread_over_workers_that_get_withheld_ones(c, s, a, b):
+    x = await c.scatter(0, workers=[a.address])
+    blocked = c.map(reads, range(20), range(20), pure=False)
+    await async_poll_for(lambda: s.queued, 5)
+    ys = [c.submit(inc, x, pure=False) for _ in range(4)]
+    tasks = s.tasks
+    await async_poll_for(lambda: all(y.key in tasks and tasks[y.key].processing_on for y in ys), 5)
+    assert {tasks[y.key].processing_on.address for y in ys} == {a.address, b.address}
+    await Event("go").set()
+    await wait([*blocked, *ys])
+
+
 PREFIX = SimpleNamespace(duration_average=0.001)
 
 

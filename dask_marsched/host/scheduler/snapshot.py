@@ -32,7 +32,7 @@ _OFTEN = 4
 #: Copying a widely shared input pays if its holders need this many times as long for its tasks.
 _WORTH_COPYING = 2
 #: Seconds that fetching an input takes besides its transfer, as Dask's work stealing assumes.
-_LATENCY = 0.1
+LATENCY = 0.1
 
 #: Inputs so many times smaller than the largest bind a task to no worker.
 _MUCH_SMALLER = 8
@@ -208,8 +208,8 @@ def awaited_holders(
 ) -> list[WorkerState]:
     """Return the workers for which a withheld task should wait rather than run on `ws`.
 
-    They hold its large inputs, and what they run, and as many tasks like this one as are
-    `withheld` with it, would be done before `ws` has fetched these.
+    They hold its largest inputs and, if no task takes longer than its kind did so far, what they
+    run and as many tasks like this one as are `withheld` with it will be done in `LATENCY`.
     """
     each = duration(ts)
     if each is None:
@@ -230,7 +230,7 @@ def awaited_holders(
         holder
         for holder in holders
         if holder.status == Status.running
-        and holder.occupancy + to_come <= _LATENCY * holder.nthreads
+        and holder.occupancy + to_come <= LATENCY * holder.nthreads
     ]
 
 

@@ -94,7 +94,7 @@ class SpeculativeExecution(PeriodicCheck):
     def check(self) -> None:
         """Begin second runs of stragglers on idle workers."""
         s = self.scheduler
-        if s.queued or s.unrunnable:
+        if s.queued:
             return  # idle workers have other work to come
         now = time()
         taken = {second.worker for second in self._seconds.values()}
