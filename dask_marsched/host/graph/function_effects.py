@@ -7,6 +7,7 @@ decided by `task_effects`.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import types
 from collections.abc import Iterator
@@ -55,6 +56,32 @@ def describe_effects(function: Any) -> Iterator[str]:
             value = function.__globals__.get(name)
             if getattr(value, "__module__", "").startswith("distributed."):
                 yield f"tasks that wait for each other (distributed.{name}): they do not wait"
+
+
+def within_reach(function: Any, inner: Any, global_too: bool) -> Iterator[Any]:
+    """Yield what a function may call or use besides its arguments.
+
+    That is what is bound to it, what it encloses, what a callable object holds and, if
+    ``global_too``, the globals that its code names. `inner` is what partials wrap.
+    """
+    while function is not inner:
+        yield from (getattr(function, "args", ()), getattr(function, "keywords", None))
+        function = getattr(function, "func", inner)
+    yield from (getattr(inner, "__defaults__", None), getattr(inner, "__kwdefaults__", None))
+    for cell in getattr(inner, "__closure__", None) or ():
+        with contextlib.suppress(ValueError):  # empty
+            yield cell.cell_contents
+    if isinstance(inner, types.FunctionType):
+        if global_too:
+            for name in _names(inner.__code__):
+                yield inner.__globals__.get(name)
+    elif isinstance(inner, types.MethodType):
+        yield from (inner.__func__, getattr(inner.__self__, "__dict__", None))
+    else:
+        yield from (getattr(inner, name, None) for name in ("first", "funcs"))
+        yield getattr(inner, "__dict__", None)
+        if global_too:
+            yield type(inner).__call__
 
 
 @functools.lru_cache(4096)

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from functools import partial
 from itertools import islice
 from typing import Any
 
+import numpy as np
 from dask._task_spec import Alias, DataNode, GraphNode, Task, TaskRef, _execute_subgraph
 from dask.typing import Key
 
 from dask_marsched.host.graph.array_layers import innermost
-from dask_marsched.host.graph.function_effects import describe_effects
+from dask_marsched.host.graph.function_effects import describe_effects, within_reach
 
 #: Verdicts of `Joinable`: the task is never fused; its duration is unknown, since it calls a
 #: user's function; its duration follows from the bytes that it reads and writes.
@@ -22,8 +22,13 @@ _OF_ARRAYS = frozenset({
     "_operator", "builtins", "dask", "flox", "functools", "itertools", "math", "numpy",
     "numpy_groupies", "operator", "tlz", "toolz", "xarray",
 })  # fmt: skip
-#: Most elements of a collection, and most levels of collections, that are searched for locks.
-_LOOKED_AT, _DEPTH = 64, 5
+#: Values that hold nothing else.
+_PLAIN = frozenset({
+    TaskRef, Alias, bool, bytes, complex, float, int, np.ndarray, slice, str, type(None),
+})  # fmt: skip
+#: Most elements of a collection, levels of collections, and values for one task or function, that
+#: are examined.
+_LOOKED_AT, _DEPTH, _MOST = 64, 5, 256
 
 
 class Joinable:
@@ -37,6 +42,7 @@ class Joinable:
     def __init__(self) -> None:
         # By id, with the function so that its id is not used again.
         self._functions: dict[int, tuple[Any, int]] = {}
+        self._left = 0
 
     def __call__(self, node: GraphNode) -> int:
         """Return `ALONE`, `UNCERTAIN` or `CERTAIN`."""
@@ -45,57 +51,70 @@ class Joinable:
             return CERTAIN
         if kind is not Task or node.block_fusion:
             return ALONE
-        verdict = self._functions_of(node)
-        # Functions of libraries call nothing that lies deep in their arguments.
-        depth = _DEPTH if verdict == UNCERTAIN else 1
-        return ALONE if verdict and _holds_coordination([node], depth) else verdict
+        self._left = _MOST
+        return self._task(node)
 
-    def _functions_of(self, task: Any) -> int:
+    def _task(self, task: Any) -> int:
         function = task.func
         if function is _execute_subgraph:
-            verdict = CERTAIN
-            for step in task.args[0].values():
-                if isinstance(step, Task):
-                    verdict = min(verdict, self._functions_of(step))
+            steps, _, _, *held = task.args
+            verdict = min([self._task(step) for step in steps.values() if isinstance(step, Task)])
+        else:
+            verdict = self._function(function)
+            held = (*task.args, *task.kwargs.values()) if task.kwargs else task.args
+        if not verdict or _PLAIN.issuperset(map(type, held)):  # frequent, and fast
             return verdict
-        known = self._functions.get(id(function))
-        return self._function(function) if known is None else known[1]
+        # Functions of libraries call nothing that lies deep in their arguments.
+        return min(verdict, self._held(held, _DEPTH if verdict == UNCERTAIN else 1))
+
+    def _held(self, values: Iterable[Any], depth: int) -> int:
+        """Return the least verdict of what is called, if all functions among the values are.
+
+        `ALONE` if an Event, a Lock, a Client or the like is among them, which no code shows.
+        """
+        least = CERTAIN
+        for value in islice(values, _LOOKED_AT):
+            kind = type(value)
+            if kind is DataNode:
+                value = value.value
+                kind = type(value)
+            if kind in _PLAIN:
+                continue
+            self._left -= 1
+            if kind.__module__.partition(".")[0] == "distributed":
+                return ALONE
+            if self._left < 0:
+                break
+            if isinstance(value, Task):
+                least = min(least, self._task(value))
+            elif kind in (dict, list, tuple, set, frozenset):
+                if depth:
+                    held = value.values() if kind is dict else value
+                    least = min(least, self._held(held, depth - 1))
+            elif callable(value):
+                least = min(least, self._function(value))
+            if least == ALONE:
+                break
+        return least
 
     def _function(self, function: Any) -> int:
+        known = self._functions.get(id(function))
+        if known is not None:
+            return known[1]
+        # A function that calls itself is looked at once.
+        self._functions[id(function)] = function, CERTAIN
         inner = innermost(function)
         # A ufunc names no module.
         module = getattr(inner, "__module__", None) or type(inner).__module__ or ""
         package = module.partition(".")[0]
-        is_partial = isinstance(function, partial)
-        bound = (function.args, function.keywords) if is_partial else ()
-        if (
-            package == "distributed"
-            or any(describe_effects(function))
-            or _holds_coordination(bound, _DEPTH)
-        ):
+        verdict = CERTAIN if package in _OF_ARRAYS else UNCERTAIN
+        if package == "distributed" or any(describe_effects(function)):
             verdict = ALONE
-        else:
-            verdict = CERTAIN if package in _OF_ARRAYS else UNCERTAIN
+        elif type(inner) is not type:
+            users = verdict == UNCERTAIN
+            verdict = min(verdict, self._held(within_reach(function, inner, users), _DEPTH))
         self._functions[id(function)] = function, verdict
         return verdict
-
-
-def _holds_coordination(values: Iterable[Any], depth: int) -> bool:
-    """Whether there is an Event, a Lock, a Client or the like, which the code does not show."""
-    for value in islice(values, _LOOKED_AT):
-        kind = type(value)
-        if kind.__module__.partition(".")[0] == "distributed":
-            return True
-        held: Iterable[Any] = ()
-        if isinstance(value, Task):
-            held = (*value.args, *value.kwargs.values())
-        elif isinstance(value, dict):
-            held = value.values()
-        elif kind in (list, tuple, set, frozenset):
-            held = value
-        if held and depth and _holds_coordination(held, depth - 1):
-            return True
-    return False
 
 
 def join(head: Key, members: Sequence[Key], dsk: Mapping[Key, GraphNode]) -> GraphNode:

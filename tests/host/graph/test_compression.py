@@ -14,22 +14,19 @@ import dask
 import dask.array as da
 import numpy as np
 import pytest
-from dask._task_spec import Alias, DataNode, List, Task, TaskRef
+from dask._task_spec import Alias, DataNode, Task, TaskRef
 from dask.delayed import delayed
 from distributed import (
     Event,
     Future,
     Scheduler,
-    get_client,
-    get_worker,
-    secede,
     wait,
     worker_client,
 )
 from distributed.utils_test import async_poll_for, captured_logger, gen_cluster
 
 from dask_marsched.host.batched_messages import FINISHED
-from dask_marsched.host.graph.fused_tasks import Joinable, join
+from dask_marsched.host.graph.fused_tasks import join
 from dask_marsched.scheduler_plugin import MarsSchedulerPlugin
 from dask_marsched.simulation import simulate
 from tests.compat.harness import check, planned_cluster, report_of
@@ -93,78 +90,14 @@ def test_a_task_with_inputs_is_no_data_producer() -> None:
 # ---- Tasks that are not fused ------------------------------------------------------------------
 
 
-async def coroutine(x: int) -> int:
-    return x
-
-
 def submits(x: int) -> Any:
     with worker_client() as client:
         return client.submit(inc, x).result()
 
 
-def asks(x: int) -> Any:
-    return get_client().submit(inc, x).result()
-
-
-def names(x: int) -> Any:
-    return get_worker().get_current_task()
-
-
-def leaves(x: int) -> int:
-    secede()
-    return x
-
-
 def waits(x: int) -> int:
     Event("go").wait()
     return x
-
-
-@pytest.mark.parametrize(
-    "function", [coroutine, submits, asks, names, leaves, waits, partial(waits)]
-)
-def test_functions_with_side_effects(function: Any) -> None:
-    joinable = Joinable()
-    assert joinable(Task("a", add, 1, 2))
-    assert not joinable(Task("a", function, 1))
-    inner = {"b": Task("b", function, 1), "c": Task("c", add, TaskRef("b"), 1)}
-    assert not joinable(join("c", ["b"], inner))
-
-
-EVENT = object.__new__(Event)
-
-
-def add_of_mine(x: Any, y: Any = 0) -> Any:
-    return x + y
-
-
-@pytest.mark.parametrize(
-    "task",
-    [
-        Task("a", add, 1, EVENT),
-        Task("a", add_of_mine, 1, EVENT),
-        Task("a", add_of_mine, 1, y=EVENT),
-        Task("a", add_of_mine, 1, [{"x": (EVENT, 2)}]),
-        Task("a", add_of_mine, 1, List(TaskRef("b"), EVENT)),
-        Task("a", partial(add_of_mine, y=EVENT), 1),
-        Task("a", partial(add_of_mine, [EVENT]), 1),
-        Task("a", add_of_mine, 1, Task("b", add, 1, EVENT)),
-        join("b", ["a"], {"a": Task("a", add_of_mine, 1, y=EVENT), "b": Alias("b", "a")}),
-        join(
-            "b",
-            ["a"],
-            {"a": Task("a", add_of_mine, 1, EVENT), "b": Task("b", add, TaskRef("a"), 1)},
-        ),
-    ],
-)
-def test_arguments_with_side_effects(task: Task) -> None:
-    assert not Joinable()(task)
-
-
-def test_stages_of_a_shuffle() -> None:
-    from distributed.shuffle._rechunk import rechunk_unpack
-
-    assert not Joinable()(Task("a", rechunk_unpack, 1, 2, 3))
 
 
 # ---- On a scheduler ----------------------------------------------------------------------------
