@@ -7,7 +7,7 @@ import itertools
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Protocol, runtime_checkable
+from typing import Any, ClassVar, Protocol, cast, runtime_checkable
 
 from sortedcontainers import SortedDict, SortedKeyList, SortedList
 
@@ -104,6 +104,14 @@ class WithholdingPolicy(Protocol):
 
 
 @dataclass(slots=True, eq=False)
+class _Tenure:
+    """The time in which a worker may own units: until it leaves, pauses or retires."""
+
+    worker: Any
+    over: bool = False
+
+
+@dataclass(slots=True, eq=False)
 class _Unit:
     """Operands that belong on one worker.
 
@@ -113,10 +121,14 @@ class _Unit:
 
     first: Priority
     number: int
-    owner: Any | None = None
+    tenure: _Tenure | None = None
     share: Share | None = None
     home: Any | None = None
     ready: dict[Any, Priority] = field(default_factory=dict)
+
+    @property
+    def owner(self) -> Any | None:
+        return None if self.tenure is None or self.tenure.over else self.tenure.worker
 
     def head(self) -> tuple[Priority, Any]:
         operand = min(self.ready, key=self.ready.__getitem__)
@@ -149,6 +161,7 @@ class UnitQueues:
         # Heaps of ready operands; entries no longer withheld, or of another owner, are skipped.
         self._opened: dict[Any, list[tuple[Priority, int, Any]]] = {}
         self._running: dict[_Unit, None] = {}
+        self._tenures: dict[Any, _Tenure] = {}
         # The heads of these heaps, sorted; outdated for the workers in `_moved`.
         self._by_head = SortedList()
         self._head_of: dict[Any, tuple[Priority, int, Any]] = {}
@@ -165,7 +178,8 @@ class UnitQueues:
         share: Share | None = None,
     ) -> None:
         """Make a unit (`WithholdingPolicy.plan`); operands already withheld move into it."""
-        unit = _Unit(first, self._number(), worker, share)
+        tenure = None if worker is None else self._tenure(worker)
+        unit = _Unit(first, self._number(), tenure, share)
         if not self._withheld:  # as when a graph arrives: there is nothing to move
             self._unit_of.update(dict.fromkeys(operands, unit))
             return
@@ -244,7 +258,7 @@ class UnitQueues:
         if offer.how == "opened":
             self._shares.opened(unit, worker)
             self._leave_unopened(unit)
-            unit.owner = worker
+            unit.tenure = self._tenure(worker)
             self._running[unit] = None
             for each, priority in unit.ready.items():
                 self._push(worker, each, priority)
@@ -258,11 +272,13 @@ class UnitQueues:
         self._opened.pop(worker, None)
         self._moved.discard(worker)
         self._note_head(worker)
-        for unit in dict.fromkeys(u for u in self._unit_of.values() if u.owner == worker):
-            unit.owner = None
-            self._running.pop(unit, None)
-            if unit.ready:
-                self._enter_unopened(unit)
+        tenure = self._tenures.pop(worker, None)
+        if tenure is None:
+            return
+        tenure.over = True
+        for unit in [unit for unit in self._running if unit.tenure is tenure]:
+            del self._running[unit]
+            self._enter_unopened(unit)
 
     def locate(self, host_of: Mapping[Any, Any]) -> None:
         """Set the host of each worker (`WithholdingPolicy.locate`)."""
@@ -288,13 +304,15 @@ class UnitQueues:
 
     def _choose_unopened(self, worker: Any, first: _Unit, locality: Locality) -> _Unit:
         if not self._at_home:
-            chosen: _Unit = self._shares.choose(worker, first)
-            return chosen
+            return cast("_Unit", self._shares.choose(worker, first))
         at_home = self._at_home.get(worker)
-        if at_home and at_home[0].first[:2] <= first.first[:2]:
-            unit: _Unit = at_home[0]
-            if not self._to_fetch(unit, worker, locality):
-                return unit
+        home = at_home[0] if at_home else None
+        if (
+            home
+            and home.first[:2] <= first.first[:2]
+            and not self._to_fetch(home, worker, locality)
+        ):
+            return cast("_Unit", home)
         best, least = first, math.inf
         for unit in self._unopened.islice(0, self.window):
             if unit.first[:2] > first.first[:2]:
@@ -348,6 +366,9 @@ class UnitQueues:
         heap = self._opened.setdefault(owner, [])
         heapq.heappush(heap, (priority, self._number(), operand))
         self._moved.add(owner)
+
+    def _tenure(self, worker: Any) -> _Tenure:
+        return self._tenures.setdefault(worker, _Tenure(worker))
 
     def _number(self) -> int:
         # itertools.count cannot be pickled from Python 3.14 on

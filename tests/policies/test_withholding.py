@@ -239,6 +239,7 @@ class Withholding(RuleBasedStateMachine):
     @rule(worker=WORKERS)
     def release(self, worker: str) -> None:
         self.queues.release(worker)
+        assert worker not in map(self.queues.owner, range(12))
 
     @rule(worker=WORKERS)
     def take(self, worker: str) -> None:
