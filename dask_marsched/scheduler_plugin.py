@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from dask.typing import Key
@@ -235,16 +235,20 @@ class MarsSchedulerPlugin(SchedulerPlugin):
             self._workers.remove()
 
     def _restore_scheduler(self) -> None:
+        steps: list[Callable[[], object]] = []
         if self.restarts is not None:
-            self.restarts.stop()
-        if self._adapter is not None:
-            self._adapter.uninstall()
-            self._reason = "removed from the scheduler"
-        for part in (self.cancelling, self._failover, self._api, self._dashboard):
-            if part is not None:
-                part.uninstall()
+            steps.append(self.restarts.stop)
+        parts = (self._adapter, self.cancelling, self._failover, self._api, self._dashboard)
+        steps += [part.uninstall for part in parts if part is not None]
         if self.observer is not None:
-            self.observer.close()
+            steps.append(self.observer.close)
+        for step in steps:
+            try:
+                step()
+            except Exception:  # the other parts are removed all the same
+                logger.exception("A part of the plugin was not removed as it should be")
+        if self._adapter is not None:
+            self._reason = "removed from the scheduler"
 
     def _stop_failover(self) -> None:
         """Leave lost workers to stock Dask, as placement has failed."""

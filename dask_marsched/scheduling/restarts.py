@@ -348,12 +348,14 @@ class Restarts:
             self._finishing.cancel()
         self.scheduler.handlers.pop(process.RESTART, None)
         parts, self._parts = self._parts, None
-        if parts is not None:
-            parts.uninstall()
-            parts.objects.forget_all()
-            parts.recorder.forget_all()
-            parts.recorder.journal.close()
         self.reason = self.reason or "removed from the scheduler"
+        if parts is not None:
+            try:
+                parts.uninstall()
+                parts.objects.forget_all()
+                parts.recorder.forget_all()
+            finally:  # else nobody could open it again
+                parts.recorder.journal.close()
 
     def report(self) -> dict[str, Any]:
         """Return the state of the journal, as plain values for JSON."""

@@ -25,6 +25,7 @@ import dask_marsched
 from dask_marsched import MarsSchedulerPlugin
 from dask_marsched.host.client.reconnection import SESSION, resumable
 from dask_marsched.host.restart import returning_workers
+from dask_marsched.host.restart.held_objects import HeldObjects
 from dask_marsched.host.restart.returning_workers import ReturningWorkers
 from dask_marsched.journal.places import open_journal
 from dask_marsched.journal.sqlite_store import SQLiteStore
@@ -107,6 +108,47 @@ def test_removal_restores_all_and_leaves_nothing(tmp_path):
     store = open_journal(place)
     assert [table for table in TABLES if list(store.read(table))] == []
     store.close()
+
+
+def test_it_is_removed_in_the_moment_in_which_a_client_has_sent_its_last_message(tmp_path):
+    place = str(tmp_path / "journal")
+    with cluster_with(MarsSchedulerPlugin(journal=place)) as (cluster, client):
+        wait_for_sessions(cluster, client)
+        last = client.submit(operator.add, 1, 2)
+        wait(last)
+        client.run_on_scheduler(remove_after_release, last.key, client.id)
+        client.register_plugin(MarsSchedulerPlugin(journal=place))
+        assert dask_marsched.status(client).details["journal"]["reason"] is None
+
+
+def wait_for_sessions(cluster, *clients):
+    """Wait until the scheduler counts the messages of these clients."""
+    ids, sessions = {client.id for client in clients}, recorder_of(cluster).sessions
+    clients[0].sync(async_poll_for, lambda: ids <= sessions.keys(), 30)
+
+
+def recorder_of(cluster):
+    return cluster.scheduler.plugins["marsched"].restarts._parts.recorder
+
+
+def remove_after_release(key, client, dask_scheduler):
+    dask_scheduler.stream_handlers["client-releases-keys"](keys=[key], client=client)
+    dask_scheduler.remove_plugin("marsched")
+
+
+def test_a_part_that_fails_on_removal_leaves_no_other_in_force(tmp_path, monkeypatch, caplog):
+    def fail(*args):
+        raise OSError("in a test")
+
+    place = str(tmp_path / "journal")
+    with local_cluster(n_workers=1, processes=False) as cluster, dask_marsched.Client(cluster) as c:
+        before = replaced(cluster.scheduler)
+        c.register_plugin(MarsSchedulerPlugin(journal=place))
+        monkeypatch.setattr(HeldObjects, "forget_all", fail)
+        c.unregister_scheduler_plugin("marsched")
+        assert replaced(cluster.scheduler) == before
+        assert "OSError: in a test" in caplog.text
+        open_journal(place).close()
 
 
 def with_refusal(handlers):
@@ -439,7 +481,7 @@ def test_the_journal_does_not_grow_with_what_reads_a_living_result(tmp_path):
             assert client.submit(operator.add, held, i).result(30) == 3 + i
         again = client.submit(operator.add, 1, 2)  # the same key
         assert again.key == held.key
-        recorder = cluster.scheduler.plugins["marsched"].restarts._parts.recorder
+        recorder = recorder_of(cluster)
         client.sync(async_poll_for, lambda: len(recorder._alive) <= 2, 30)
         del held
         assert again.result(30) == 3
@@ -465,7 +507,7 @@ def test_a_session_counts_no_message_that_was_handed_to_the_loop_before(tmp_path
         stock.sync(begin_between)
         assert stock.submit(operator.add, held, 3).result(30) == 6
         stock.sync(async_poll_for, lambda: not kept._unwritten, 30)
-        recorder = cluster.scheduler.plugins["marsched"].restarts._parts.recorder
+        recorder = recorder_of(cluster)
         assert recorder.sessions[stock.id] == kept._number
 
 
@@ -535,7 +577,7 @@ def test_a_graph_is_kept_that_brings_a_definition_which_the_journal_lacks(tmp_pa
             reader = other.submit(operator.add, again, 5)
             assert reader.result(30) == 8
             del again
-            recorder = cluster.scheduler.plugins["marsched"].restarts._parts.recorder
+            recorder = recorder_of(cluster)
             other.sync(async_poll_for, lambda: len(recorder._alive) == 2, 30)
             other.loop.add_callback(recorder.forget_dead_graphs)
             assert other.submit(operator.add, reader, 1).result(30) == 9

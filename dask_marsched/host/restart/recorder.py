@@ -133,6 +133,7 @@ class Recorder:
         for client in self.sessions:
             self.send(client, {"op": OVER})
         self.sessions.clear()
+        self._counted.clear()
 
     def start_after(self, number: int) -> None:
         """Give the graphs that arrive numbers above this one."""
