@@ -267,6 +267,8 @@ class MarsSchedulerPlugin(SchedulerPlugin):
     def restart(self, scheduler: Scheduler) -> None:
         """Drop all plans, as the cluster restarts."""
         self.executions.clear()
+        if self.restarts is not None:
+            self.restarts.restarted()
         if self._failover is not None:
             self._failover.recoveries.clear()
         if self._engine is not None:

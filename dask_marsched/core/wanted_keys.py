@@ -95,6 +95,10 @@ class WantedKeys:
         """Return the clients that want anything."""
         return list(self._where)
 
+    def graphs(self) -> list[int]:
+        """Return the numbers of the graphs that came and are not gone."""
+        return list(self._graphs)
+
     def wants_of(self, number: int) -> int:
         """Return how many keys are wanted for which a graph stands."""
         return self._graphs[number].left if number in self._graphs else 0

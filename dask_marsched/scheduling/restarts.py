@@ -303,6 +303,11 @@ class Restarts:
         if self._parts is not None and self.kept:
             self._parts.recorder.journal.delete(records.WORKERS, address)
 
+    def restarted(self) -> None:
+        """Record what the restart of the cluster has cleared."""
+        if self._parts is not None and self.kept:
+            self._parts.objects.metadata_changed()
+
     # --- the end --------------------------------------------------------------------------
 
     def _fail(self, error: Exception) -> None:
@@ -343,7 +348,7 @@ class Restarts:
         return {"status": "OK"} if reason is None else {"status": "refused", "reason": reason}
 
     def stop(self) -> None:
-        """Restore the scheduler, and end the journal; nothing is left in it."""
+        """Restore the scheduler, and end the journal; nothing is left in it to go on with."""
         if self._finishing is not None:
             self._finishing.cancel()
         self.scheduler.handlers.pop(process.RESTART, None)
@@ -353,6 +358,8 @@ class Restarts:
             try:
                 parts.uninstall()
                 parts.objects.forget_all()
+                for address in parts.workers.missing:
+                    parts.recorder.journal.delete(records.WORKERS, address)
                 parts.recorder.forget_all()
             finally:  # else nobody could open it again
                 parts.recorder.journal.close()

@@ -105,9 +105,7 @@ def test_removal_restores_all_and_leaves_nothing(tmp_path):
         assert replaced(c) == on_client
         assert "close" not in vars(worker)
         assert [vars(server.scheduler) for server in (c, worker)] == calls
-    store = open_journal(place)
-    assert [table for table in TABLES if list(store.read(table))] == []
-    store.close()
+    assert rows_in(place) == {}
 
 
 def test_it_is_removed_in_the_moment_in_which_a_client_has_sent_its_last_message(tmp_path):
@@ -149,6 +147,61 @@ def test_a_part_that_fails_on_removal_leaves_no_other_in_force(tmp_path, monkeyp
         assert replaced(cluster.scheduler) == before
         assert "OSError: in a test" in caplog.text
         open_journal(place).close()
+
+
+def test_nothing_is_left_of_what_changed_just_before_the_end(tmp_path):
+    place = str(tmp_path / "journal")
+    with cluster_with(MarsSchedulerPlugin(journal=place)) as (cluster, client):
+        wait_for_sessions(cluster, client)
+        client.set_metadata("kept", 1)
+        held = client.submit(operator.add, 1, 2)
+        fails = client.submit(operator.truediv, 1, 0)
+        wait([held, fails])
+        assert client.run_on_scheduler(change_and_remove) is None
+    assert rows_in(place) == {}
+
+
+async def change_and_remove(dask_scheduler):
+    item = {"name": "v", "data": 1, "key": None}
+    await dask_scheduler.handlers["variable_set"](**item)
+    dask_scheduler.remove_plugin("marsched")
+
+
+def test_nothing_is_left_of_a_graph_that_was_not_read(tmp_path):
+    place = str(tmp_path / "journal")
+    with cluster_with(MarsSchedulerPlugin(journal=place)) as (cluster, client):
+        wait_for_sessions(cluster, client)
+        recorder = recorder_of(cluster)
+        stock, unread = recorder._read, asyncio.Event()
+        recorder._read = functools.partial(read_later, unread, stock)
+        future = client.submit(operator.add, 1, 2)
+        client.sync(async_poll_for, lambda: recorder.reading, 30)
+        client.unregister_scheduler_plugin("marsched")
+        client.loop.add_callback(unread.set)
+        assert future.result(30) == 3
+    assert rows_in(place) == {}
+
+
+async def read_later(gate, read, **message):
+    await gate.wait()
+    await read(**message)
+
+
+def test_metadata_that_a_restart_of_the_cluster_cleared_is_not_kept(tmp_path):
+    place = str(tmp_path / "journal")
+    with cluster_with(MarsSchedulerPlugin(journal=place), n_workers=0) as (cluster, client):
+        objects = cluster.scheduler.plugins["marsched"].restarts._parts.objects
+        client.set_metadata("x", 1)
+        client.sync(async_poll_for, lambda: objects._written, 30)
+        client.restart()
+        client.sync(async_poll_for, lambda: not objects._written, 30)
+
+
+def rows_in(place):
+    store = open_journal(place)
+    rows = {table: list(store.read(table)) for table in TABLES}
+    store.close()
+    return {table: found for table, found in rows.items() if found}
 
 
 def with_refusal(handlers):

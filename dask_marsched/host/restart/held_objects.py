@@ -176,6 +176,7 @@ class HeldObjects:
         for table, op, stock in self._stock:
             table[op] = stock
         self._stock.clear()
+        self._marked.clear()
 
     def restore(self, rows: Iterable[bytes]) -> None:
         """Set the objects of a journal."""
@@ -189,6 +190,11 @@ class HeldObjects:
         for kind, name in self._written:
             self.recorder.journal.delete(records.OBJECTS, f"{kind}/{name!r}")
         self._written.clear()
+
+    def metadata_changed(self) -> None:
+        """Record the metadata again, which changed without a call."""
+        self._marked.add(("metadata", ""))
+        self.recorder.changed()
 
     def _marking(self, name: str, kind: _Kind, stock: Any) -> Any:
         def mark(of: dict[str, Any]) -> None:

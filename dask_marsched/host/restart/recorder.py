@@ -132,6 +132,7 @@ class Recorder:
                 timer.cancel()
         for client in self.sessions:
             self.send(client, {"op": OVER})
+            self.journal.delete(records.SESSIONS, client)
         self.sessions.clear()
         self._counted.clear()
 
@@ -148,13 +149,16 @@ class Recorder:
                     self._delete_row(table, key)
 
     def forget_all(self) -> None:
-        """Remove what would make another scheduler go on."""
-        for number in [*self._alive, *self._made]:
+        """Remove what would make another scheduler go on; the facts stay."""
+        for number in self.wanted.graphs():
             self.forget_graph(number)
         for client in self.wanted.clients():
             self.forget_client(client)
         for address in self.scheduler.workers:
             self.journal.delete(records.WORKERS, address)
+        for table, key in self._rows:
+            self.journal.delete(table, key)
+        self._rows.clear()
         self.pass_on()
 
     def send(self, client: str, message: dict[str, Any]) -> None:
