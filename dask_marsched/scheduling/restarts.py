@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Collection
 from typing import Any, NamedTuple
@@ -23,7 +24,7 @@ from dask_marsched.host.restart.returning_workers import ReturningWorkers, start
 from dask_marsched.host.restart.sessions import Sessions
 from dask_marsched.host.scheduler.garbage_collection import collector_paused
 from dask_marsched.journal.places import open_journal
-from dask_marsched.journal.store import PATIENCE, JournalError
+from dask_marsched.journal.store import PATIENCE, SETTING, JournalError, JournalStore, Record
 from dask_marsched.journal.writer import JournalWriter
 from dask_marsched.scheduling.engine import PlacementEngine
 
@@ -31,6 +32,11 @@ logger = logging.getLogger("dask_marsched")
 
 #: Names of what wants keys as clients do: variables, queues, published datasets.
 _HOLDERS = (FIRE_AND_FORGET, "variable-", "queue-", "published-")
+
+#: Tables of what a scheduler leaves that dies, and not one that ends in order.
+_WORK = (records.GRAPHS, records.SESSIONS, records.OBJECTS)
+#: Keys and values by table.
+_Rows = dict[str, list[tuple[str, bytes]]]
 
 _LEFT = ("waiting", "queued", "no-worker", "processing")  #: States of tasks yet to be computed.
 _REMEMBERED = 100  #: Most outages that the journal keeps.
@@ -125,21 +131,34 @@ class Restarts:
             self.engine.counters.caught("restore", error)
             self._fail(error)
 
-    def _start(self, invited: Collection[str]) -> None:
-        assert self.settings.journal_directory is not None
+    def _open(self) -> tuple[JournalStore, _Rows]:
+        """Open the journal; return it with what this scheduler goes on with."""
+        place = self.settings.journal_directory
+        assert place is not None
         # A plugin that a client registers comes to a scheduler with work of its own, which must not
-        # wait for the journal of another one.
+        # wait for the journal of another one, and cannot go on with it.
         is_late = self.scheduler.status is Status.running
-        patience = _WHILE_RUNNING if is_late else PATIENCE
-        store = open_journal(self.settings.journal_directory, patience)
-        rows = {table: list(store.read(table)) for table in records.TABLES}
+        store = open_journal(place, _WHILE_RUNNING if is_late else PATIENCE)
+        try:
+            rows = {table: list(store.read(table)) for table in records.TABLES}
+            if not is_late:
+                return store, rows
+            if any(rows[table] for table in _WORK):
+                raise JournalError(
+                    f"{SETTING}: {place} holds the work of another scheduler, which can go on with "
+                    "it only if it starts with this journal; name another directory, or delete it"
+                )
+            store.write(Record(table, key, None) for table in rows for key, _ in rows[table])
+            return store, {table: [] for table in rows}
+        except BaseException:
+            with contextlib.suppress(JournalError):
+                store.close()
+            raise
+
+    def _start(self, invited: Collection[str]) -> None:
+        store, rows = self._open()
         call_here = asyncio.get_running_loop().call_soon_threadsafe
         writer = JournalWriter(store, lambda error: call_here(self._fail, error))
-        if is_late:
-            for table, found in rows.items():
-                for key, _ in found:
-                    writer.delete(table, key)
-            rows = {table: [] for table in rows}
         facts = {key: pickle.loads(value) for key, value in rows[records.FACTS]}
         starts = facts.get("starts", 0) + 1
         writer.put(records.FACTS, "starts", pickle.dumps(starts))
@@ -184,9 +203,7 @@ class Restarts:
         if self._parts is not None and self.kept:
             self._parts.sessions.invite(clients)
 
-    def _restore(
-        self, parts: _Parts, rows: dict[str, list[tuple[str, bytes]]], workers: dict[str, str]
-    ) -> _Restored:
+    def _restore(self, parts: _Parts, rows: _Rows, workers: dict[str, str]) -> _Restored:
         s, recorder, sessions = self.scheduler, parts.recorder, parts.sessions
         graphs = restoration.read_graphs(rows, recorder.wanted)
         for graph in graphs:

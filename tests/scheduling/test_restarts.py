@@ -29,7 +29,7 @@ from dask_marsched.host.restart.held_objects import HeldObjects
 from dask_marsched.host.restart.returning_workers import ReturningWorkers
 from dask_marsched.journal.places import open_journal
 from dask_marsched.journal.sqlite_store import SQLiteStore
-from dask_marsched.journal.store import JournalError
+from dask_marsched.journal.store import JournalError, Record
 from tests.processes import local_cluster
 
 TABLES = ("graphs", "created", "wants", "sessions", "workers", "objects", "errors", "attempts")
@@ -257,6 +257,21 @@ def test_without_a_usable_directory_all_goes_on_and_status_says_so(
         )
     if fault is in_use:
         in_use.store.close()
+
+
+def test_a_client_does_not_erase_what_a_scheduler_left_that_is_down(tmp_path):
+    place = str(tmp_path / "journal")
+    left = Record("objects", "variable/'v'", b"state")
+    store = open_journal(place)
+    store.write([left])
+    store.close()
+    with cluster_with(MarsSchedulerPlugin(journal=place)) as (_, client):
+        assert client.submit(operator.add, 1, 2).result() == 3
+        reason = dask_marsched.status(client).details["journal"]["reason"]
+        assert f"marsched.journal.directory: {place} holds the work of another" in reason
+        store = open_journal(place)  # it is not locked
+        assert list(store.read("objects")) == [left[1:]]
+        store.close()
 
 
 def test_a_full_disk_ends_the_journal_and_nothing_else(tmp_path, monkeypatch, caplog):
