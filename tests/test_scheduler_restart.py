@@ -191,6 +191,26 @@ def test_a_key_may_be_used_again_in_an_outage(cluster, client):
 
 
 @pytest.mark.extended
+def test_what_is_cancelled_in_an_outage_is_cancelled_with_what_reads_it(cluster, client):
+    kept, dropped = client.map(cluster.logged(), [1, 2], pure=False)
+    wait([kept, dropped])
+    gated = client.submit(cluster.gated(), 10, pure=False)
+    cluster.wait_until_begun()
+    reads = client.submit(operator.add, gated, 1)
+    wait_until_written(client)
+    cluster.kill_scheduler()
+    client.sync(async_poll_for, lambda: client.status != "running", PATIENCE)
+    client.cancel(gated)
+    del dropped
+    cluster.start_scheduler()
+    poll_for(reads.cancelled, PATIENCE)
+    assert gated.cancelled()
+    assert kept.result(PATIENCE) == 2
+    poll_for(lambda: client.run_on_scheduler(_keys) == {kept.key}, PATIENCE)
+    cluster.open_gate()
+
+
+@pytest.mark.extended
 @pytest.mark.parametrize("ends_meanwhile", [False, True])
 def test_fire_and_forget_in_an_outage(cluster, client, ends_meanwhile):
     gated = client.submit(cluster.gated(), 10, pure=False)

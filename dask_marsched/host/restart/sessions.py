@@ -13,6 +13,7 @@ from dask_marsched.host.client.reconnection import INVITED, KEEPS_JOURNAL, OVER,
 from dask_marsched.host.contract import demand, misfits_of_attributes, misfits_of_function
 from dask_marsched.host.restart.recorder import RESTORED, Recorder
 
+_CANCEL = "cancel-keys"
 _LOST = (
     "The scheduler was restarted, and what this result needs did not survive: it was not in the "
     "journal, or its data came without a task and no worker holds it. Please re-run your work."
@@ -38,11 +39,11 @@ class Sessions:
     ) -> None:
         self.recorder = recorder
         self.scheduler: Any = recorder.scheduler
-        self.returned = 0
         self.missing = dict(known)
         self._ready = ready
         self._patience = patience
         self._identity: Any = None
+        self._cancel: Any = None
         self._given_up: asyncio.TimerHandle | None = None
 
     def install(self, invited: Iterable[str] = ()) -> None:
@@ -53,6 +54,8 @@ class Sessions:
         self._identity = s.handlers["identity"]
         s.handlers["identity"] = self._tell_identity
         s.stream_handlers[SESSION] = self._session
+        self._cancel = s.stream_handlers[_CANCEL]
+        s.stream_handlers[_CANCEL] = self._cancel_keys
         self.invite(invited)
         if self.missing:
             loop = asyncio.get_running_loop()
@@ -71,6 +74,7 @@ class Sessions:
         if self.scheduler.handlers.pop(RESUME, None) is not None:
             self.scheduler.handlers["identity"] = self._identity
             self.scheduler.stream_handlers[SESSION] = self._refuse
+            self.scheduler.stream_handlers[_CANCEL] = self._cancel
         self.give_up()
 
     def _refuse(self, client: str, **session: Any) -> None:
@@ -96,12 +100,14 @@ class Sessions:
         self, client: str, number: int, wants: Collection[Key], begins: bool = False
     ) -> None:
         s, recorder = self.scheduler, self.recorder
-        if self.missing.pop(client, None) is not None:
-            self.returned += 1
+        self.missing.pop(client, None)
         recorder.begin_session(client, number)
         wants = set(wants)
         known = [key for key in wants if key in s.tasks]
         s.client_desires_keys(keys=known, client=client)
+        if not begins:
+            dropped = [ts.key for ts in s.clients[client].wants_what if ts.key not in wants]
+            s.client_releases_keys(keys=dropped, client=client)
         recorder.wanted.releases(
             client, [key for key in recorder.wanted.of(client) if key not in wants]
         )
@@ -112,6 +118,15 @@ class Sessions:
         if unknown := [key for key in wants if not begins and key not in s.tasks]:
             why = {"reason": "scheduler-restarted", "msg": _LOST}
             recorder.send(client, {"op": "cancelled-keys", "keys": unknown, **why})
+
+    def _cancel_keys(self, client: str, **message: Any) -> None:
+        """Cancel for a client that has yet to name what it wants: its stand-in is no other one."""
+        s = self.scheduler
+        if (stand_in := s.clients.get(RESTORED + client)) is not None:
+            wanted = [ts.key for ts in stand_in.wants_what]
+            type(s).client_desires_keys(s, keys=wanted, client=client)
+            self._release(client)
+        self._cancel(client=client, **message)
 
     def _release(self, client: str) -> None:
         s = self.scheduler
