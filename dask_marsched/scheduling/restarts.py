@@ -375,7 +375,7 @@ class Restarts:
             try:
                 parts.uninstall()
                 parts.objects.forget_all()
-                for address in parts.workers.missing:
+                for address in parts.workers.expected:
                     parts.recorder.journal.delete(records.WORKERS, address)
                 parts.recorder.forget_all()
             finally:  # else nobody could open it again
