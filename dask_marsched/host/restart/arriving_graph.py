@@ -33,8 +33,8 @@ class ArrivingGraph:
             for key in nodes
             if (ts := tasks.get(key)) is None or ts.run_spec is None or key in unrecorded
         }
-        # A task that is there already may have run.
-        if self.defined.isdisjoint(tasks):
+        # A task that is there already may have run. (`isdisjoint` would look at all tasks.)
+        if not any(key in tasks for key in self.defined):
             self.first_run = next_run()
 
     def record(self, scheduler: Any, tasks: Collection[Key]) -> dict[str, Any]:
