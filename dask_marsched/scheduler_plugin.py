@@ -135,6 +135,7 @@ class MarsSchedulerPlugin(SchedulerPlugin):
         """
         before = scheduler.plugins.get(self.name)
         origin = self.origin or Origin.here("scheduler")
+        clients = set(origin.clients)
         replaced = getattr(before, "registration", None)
         self.registration = Registration(
             origin, time(), self.settings, self.policies.names(), replaced
@@ -150,6 +151,8 @@ class MarsSchedulerPlugin(SchedulerPlugin):
                 if before.restarts is not None:
                     before.restarts.invite(origin.clients)
                 return
+            if before.restarts is not None:
+                clients |= before.restarts.clients
             before.stop()
             await before.workers_told()
         self.registration.log_changes()
@@ -178,7 +181,7 @@ class MarsSchedulerPlugin(SchedulerPlugin):
         self._install_optional_parts(scheduler, self._engine, self._failover)
         if self.settings.journal_directory is not None:
             self.restarts = Restarts(scheduler, self.settings, self._engine, self._restored)
-            self.restarts.start(origin.clients)
+            self.restarts.start(clients)
             if self.observer is not None:
                 self.observer.outages = self.restarts.outages
         self._engine.workers_changed()

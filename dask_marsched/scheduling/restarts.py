@@ -117,6 +117,11 @@ class Restarts:
         """Whether a journal is kept."""
         return self._parts is not None and self.reason is None
 
+    @property
+    def clients(self) -> set[str]:
+        """The clients that have a session."""
+        return set(self._parts.recorder.sessions) if self._parts is not None else set()
+
     def start(self, invited: Collection[str]) -> None:
         """Open the journal, and make the tasks again that it names.
 
@@ -390,7 +395,7 @@ class Restarts:
             "graphs": parts.recorder.graphs if parts is not None else 0,
             "bytes_written": parts.recorder.journal.bytes_written if parts is not None else 0,
             "seconds_behind": parts.recorder.journal.lag_seconds if parts is not None else 0.0,
-            "clients": len(parts.recorder.sessions) if parts is not None else 0,
+            "clients": len(self.clients),
             "outages": list(self.outages),
             "not_kept": list(NOT_KEPT),
         }

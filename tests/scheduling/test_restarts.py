@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import dataclasses
 import errno
 import functools
 import itertools
@@ -30,6 +31,7 @@ from dask_marsched.host.restart.returning_workers import ReturningWorkers
 from dask_marsched.journal.places import open_journal
 from dask_marsched.journal.sqlite_store import SQLiteStore
 from dask_marsched.journal.store import JournalError, Record
+from dask_marsched.scheduling.registration import Origin
 from tests.processes import local_cluster
 
 TABLES = ("graphs", "created", "wants", "sessions", "workers", "objects", "errors", "attempts")
@@ -318,6 +320,24 @@ def test_a_journal_is_kept_when_a_client_registers_the_plugin_as_well(tmp_path, 
         with pytest.warns(UserWarning, match="overwriting"):
             client.register_plugin(MarsSchedulerPlugin(fusion="off", journal=place))
         assert dask_marsched.status(client).details["fusion"]["mode"] == "off"
+
+
+def test_all_clients_go_on_when_one_replaces_the_plugin(tmp_path):
+    place = str(tmp_path / "journal")
+    with (
+        cluster_with(MarsSchedulerPlugin(journal=place)) as (cluster, client),
+        dask_marsched.Client(cluster, set_as_default=False) as other,
+    ):
+        other.submit(operator.add, 1, 2).result(30)
+        wait_for_sessions(cluster, client, other)
+        replacing = MarsSchedulerPlugin(fusion="off", journal=place)
+        # As if the other client were in another process.
+        replacing.origin = dataclasses.replace(Origin.here("client"), clients=(client.id,))
+        with pytest.warns(UserWarning, match="overwriting"):
+            client.register_plugin(replacing)
+        assert dask_marsched.status(client).details["fusion"]["mode"] == "off"
+        wait_for_sessions(cluster, client, other)
+        assert other.submit(operator.add, 2, 3).result(30) == 5
 
 
 def test_a_worker_that_dies_before_its_registration_is_answered_is_removed(tmp_path):
