@@ -575,6 +575,17 @@ def test_the_journal_does_not_grow_with_what_reads_a_living_result(tmp_path):
         assert again.result(30) == 3
 
 
+def test_the_journal_does_not_grow_with_a_key_that_is_computed_again(tmp_path):
+    with cluster_with(MarsSchedulerPlugin(journal=str(tmp_path / "journal"))) as (cluster, client):
+        recorder = recorder_of(cluster)
+        for i in range(5):
+            assert client.submit(operator.add, 1, i, key="again").result(30) == 1 + i
+            client.sync(async_poll_for, lambda: "again" not in cluster.scheduler.tasks, 30)
+        last = client.submit(operator.add, 1, 5, key="again")
+        assert last.result(30) == 6
+        client.sync(async_poll_for, lambda: len(recorder._alive) == 1, 30)
+
+
 def test_a_session_counts_no_message_that_was_handed_to_the_loop_before(tmp_path):
     with (
         cluster_with(MarsSchedulerPlugin(journal=str(tmp_path / "journal"))) as (cluster, _),

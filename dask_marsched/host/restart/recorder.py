@@ -16,6 +16,7 @@ from dask.typing import Key
 from distributed.protocol import pickle
 from distributed.scheduler import Scheduler, TaskState
 
+from dask_marsched.core.living_graphs import drop_dead_keys
 from dask_marsched.core.wanted_keys import WantedKeys
 from dask_marsched.host.client.reconnection import COUNTED, OVER, WRITTEN
 from dask_marsched.host.contract import demand, misfits_of_function, misfits_of_handler
@@ -156,9 +157,8 @@ class Recorder:
             self.forget_client(client)
         for address in self.scheduler.workers:
             self.journal.delete(records.WORKERS, address)
-        for table, key in self._rows:
-            self.journal.delete(table, key)
-        self._rows.clear()
+        for row in self._rows:
+            self.journal.delete(*row)
         self.pass_on()
 
     def send(self, client: str, message: dict[str, Any]) -> None:
@@ -384,10 +384,8 @@ class Recorder:
 
     def forget_dead_graphs(self) -> None:
         """Remove the graphs that nobody needs."""
-        tasks = self.scheduler.tasks
+        drop_dead_keys(self._alive, self.scheduler.tasks)
         for number, keys in list(self._alive.items()):
-            while keys and keys[-1] not in tasks:
-                keys.pop()
             if not keys and not self.wanted.wants_of(number):
                 self.forget_graph(number)
 
