@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Collection
 from typing import Any, NamedTuple
@@ -19,12 +18,12 @@ from dask_marsched.host.contract import demand
 from dask_marsched.host.graph.result_sizes import ChunkSizes
 from dask_marsched.host.restart import process, records, restoration
 from dask_marsched.host.restart.held_objects import NOT_KEPT, HeldObjects
+from dask_marsched.host.restart.opening import Rows, open_rows
 from dask_marsched.host.restart.recorder import FIRE_AND_FORGET, Recorder
 from dask_marsched.host.restart.returning_workers import ReturningWorkers, start_all
 from dask_marsched.host.restart.sessions import Sessions
 from dask_marsched.host.scheduler.garbage_collection import collector_paused
-from dask_marsched.journal.places import open_journal
-from dask_marsched.journal.store import PATIENCE, SETTING, JournalError, JournalStore, Record
+from dask_marsched.journal.store import SETTING, JournalError
 from dask_marsched.journal.writer import JournalWriter
 from dask_marsched.scheduling.engine import PlacementEngine
 
@@ -33,19 +32,12 @@ logger = logging.getLogger("dask_marsched")
 #: Names of what wants keys as clients do: variables, queues, published datasets.
 _HOLDERS = (FIRE_AND_FORGET, "variable-", "queue-", "published-")
 
-#: Tables of what a scheduler leaves that dies, and not one that ends in order.
-_WORK = (records.GRAPHS, records.SESSIONS, records.OBJECTS)
-#: Keys and values by table.
-_Rows = dict[str, list[tuple[str, bytes]]]
-
 _LEFT = ("waiting", "queued", "no-worker", "processing")  #: States of tasks yet to be computed.
 _REMEMBERED = 100  #: Most outages that the journal keeps.
 
 _POLL = 0.05  #: Seconds between two checks whether all clients are back.
 #: Seconds for which results of graphs that the journal lacks are kept for their clients.
 _UNKNOWN_CLIENTS = 5.0
-#: Seconds to wait for a journal on a scheduler that is running already.
-_WHILE_RUNNING = 0.5
 
 
 class _Parts(NamedTuple):
@@ -134,36 +126,28 @@ class Restarts:
             self._fail(error)
         except Exception as error:
             self.engine.counters.caught("restore", error)
-            self._fail(error)
-
-    def _open(self) -> tuple[JournalStore, _Rows]:
-        """Open the journal; return it with what this scheduler goes on with."""
-        place = self.settings.journal_directory
-        assert place is not None
-        # A plugin that a client registers comes to a scheduler with work of its own, which must not
-        # wait for the journal of another one, and cannot go on with it.
-        is_late = self.scheduler.status is Status.running
-        store = open_journal(place, _WHILE_RUNNING if is_late else PATIENCE)
-        try:
-            rows = {table: list(store.read(table)) for table in records.TABLES}
-            if not is_late:
-                return store, rows
-            if any(rows[table] for table in _WORK):
-                raise JournalError(
-                    f"{SETTING}: {place} holds the work of another scheduler, which can go on with "
-                    "it only if it starts with this journal; name another directory, or delete it"
+            place = self.settings.journal_directory
+            self._fail(
+                JournalError(
+                    f"{SETTING}: what is in {place} could not be restored ({error!r}), and stays "
+                    "there; move it away to begin with nothing"
                 )
-            store.write(Record(table, key, None) for table in rows for key, _ in rows[table])
-            return store, {table: [] for table in rows}
-        except BaseException:
-            with contextlib.suppress(JournalError):
-                store.close()
-            raise
+            )
 
     def _start(self, invited: Collection[str]) -> None:
-        store, rows = self._open()
+        assert self.settings.journal_directory is not None
+        is_late = self.scheduler.status is Status.running
+        store, rows = open_rows(self.settings.journal_directory, is_late)
         call_here = asyncio.get_running_loop().call_soon_threadsafe
         writer = JournalWriter(store, lambda error: call_here(self._fail, error))
+        try:
+            self._go_on(writer, rows, invited)
+        except Exception:
+            # Before the parts are removed: the journal stays as the scheduler before has left it.
+            writer.close()
+            raise
+
+    def _go_on(self, writer: JournalWriter, rows: Rows, invited: Collection[str]) -> None:
         facts = {key: pickle.loads(value) for key, value in rows[records.FACTS]}
         starts = facts.get("starts", 0) + 1
         writer.put(records.FACTS, "starts", pickle.dumps(starts))
@@ -181,7 +165,7 @@ class Restarts:
         self.scheduler.handlers[process.RESTART] = self._restart_process
         self._begun = begun = monotonic()
         restored = self._restore(parts, rows, workers)
-        parts.objects.restore(value for _, value in rows[records.OBJECTS])
+        parts.objects.restore(rows[records.OBJECTS])
         if not (workers or restored.unread or restored.wanted):
             # A worker may yet return: it had lost its connection, or the journal was deleted.
             parts.workers.restore_nothing()
@@ -208,7 +192,7 @@ class Restarts:
         if self._parts is not None and self.kept:
             self._parts.sessions.invite(clients)
 
-    def _restore(self, parts: _Parts, rows: _Rows, workers: dict[str, str]) -> _Restored:
+    def _restore(self, parts: _Parts, rows: Rows, workers: dict[str, str]) -> _Restored:
         s, recorder, sessions = self.scheduler, parts.recorder, parts.sessions
         graphs = restoration.read_graphs(rows, recorder.wanted)
         for graph in graphs:

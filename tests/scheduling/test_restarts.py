@@ -8,6 +8,8 @@ import functools
 import itertools
 import logging
 import operator
+import pickle
+import shutil
 import socket
 import threading
 from types import SimpleNamespace
@@ -25,7 +27,7 @@ from distributed.utils_test import async_poll_for
 import dask_marsched
 from dask_marsched import MarsSchedulerPlugin
 from dask_marsched.host.client.reconnection import SESSION, resumable
-from dask_marsched.host.restart import returning_workers
+from dask_marsched.host.restart import restoration, returning_workers
 from dask_marsched.host.restart.held_objects import HeldObjects
 from dask_marsched.host.restart.returning_workers import ReturningWorkers
 from dask_marsched.journal.places import open_journal
@@ -244,7 +246,7 @@ def test_without_a_usable_directory_all_goes_on_and_status_says_so(
         waits.append(patience)
         return open_journal(place, patience)
 
-    monkeypatch.setattr("dask_marsched.scheduling.restarts.open_journal", open_soon)
+    monkeypatch.setattr("dask_marsched.host.restart.opening.open_journal", open_soon)
     with cluster_with(MarsSchedulerPlugin(journal=str(place))) as (_, client):
         assert client.submit(operator.add, 1, 2).result() == 3
         status = dask_marsched.status(client)
@@ -264,16 +266,77 @@ def test_without_a_usable_directory_all_goes_on_and_status_says_so(
 def test_a_client_does_not_erase_what_a_scheduler_left_that_is_down(tmp_path):
     place = str(tmp_path / "journal")
     left = Record("objects", "variable/'v'", b"state")
-    store = open_journal(place)
-    store.write([left])
-    store.close()
+    leave(place, left)
     with cluster_with(MarsSchedulerPlugin(journal=place)) as (_, client):
         assert client.submit(operator.add, 1, 2).result() == 3
         reason = dask_marsched.status(client).details["journal"]["reason"]
         assert f"marsched.journal.directory: {place} holds the work of another" in reason
-        store = open_journal(place)  # it is not locked
-        assert list(store.read("objects")) == [left[1:]]
-        store.close()
+        assert rows_in(place) == {"objects": [left[1:]]}  # it is not locked
+
+
+def scheduler_on(place):
+    """Return a scheduler that starts with a journal."""
+    plugins = [MarsSchedulerPlugin(journal=str(place))]
+    return distributed.Scheduler(
+        host="127.0.0.1", port=0, dashboard_address=":0", plugins=plugins, validate=True
+    )
+
+
+def leave(place, *records):
+    """Leave these records to the next scheduler."""
+    store = open_journal(place)
+    store.write(records)
+    store.close()
+
+
+async def test_a_journal_that_cannot_be_restored_stays_as_it_is(tmp_path):
+    found = Record("graphs", "000000000001", b"no graph")
+    leave(tmp_path / "journal", found)
+    async with scheduler_on(tmp_path / "journal") as s:
+        restarts = s.plugins["marsched"].restarts
+        assert "could not be restored" in restarts.reason
+        assert "marsched.journal.directory" in restarts.reason
+        assert rows_in(tmp_path / "journal") == {"graphs": [found[1:]]}  # it is not locked
+
+
+async def test_an_object_that_cannot_be_restored_costs_no_other(tmp_path, caplog):
+    variable = ("variable", "v", {"type": "msgpack", "value": 1})
+    good = Record("objects", "variable/'v'", pickle.dumps(variable))
+    leave(tmp_path / "journal", Record("objects", "variable/'w'", b"no pickle"), good)
+    async with scheduler_on(tmp_path / "journal") as s:
+        assert s.plugins["marsched"].restarts.reason is None
+        assert s.extensions["variables"].variables == {"v": variable[2]}
+        assert "The journal's variable/'w' cannot be restored" in caplog.text
+    assert rows_in(tmp_path / "journal") == {}
+
+
+async def test_a_graph_that_cannot_be_made_costs_no_other(tmp_path, monkeypatch, caplog):
+    place, left = tmp_path / "journal", tmp_path / "left"
+    async with (
+        scheduler_on(place) as s,
+        dask_marsched.Client(s.address, asynchronous=True) as client,
+    ):
+        recorder = s.plugins["marsched"].restarts._parts.recorder
+        await async_poll_for(lambda: client.id in recorder.sessions, 30)
+        futures = [client.submit(operator.add, 1, 2, key=key) for key in ("bad", "good")]
+        await async_poll_for(lambda: s.tasks.keys() == {"bad", "good"}, 30)
+        assert await asyncio.wrap_future(recorder.pass_on())
+        shutil.copytree(place, left)
+        del futures
+    make = restoration._make
+
+    def make_others(scheduler, graph, own):
+        tasks = make(scheduler, graph, own)
+        assert "bad" not in own
+        return tasks
+
+    monkeypatch.setattr(restoration, "_make", make_others)
+    async with scheduler_on(left) as s:
+        restarts = s.plugins["marsched"].restarts
+        await restarts.ready.wait()
+        assert restarts.reason is None
+        assert set(s.tasks) == {"good"}
+        assert "cannot be made" in caplog.text
 
 
 def test_a_full_disk_ends_the_journal_and_nothing_else(tmp_path, monkeypatch, caplog):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import inspect
+import logging
 from collections.abc import Callable, Hashable, Iterable
 from typing import Any, NamedTuple
 
@@ -19,6 +20,8 @@ from distributed.protocol.serialize import Serialized
 from dask_marsched.host.contract import demand
 from dask_marsched.host.restart import records
 from dask_marsched.host.restart.recorder import Recorder
+
+logger = logging.getLogger("dask_marsched")
 
 #: What a scheduler holds that does not outlive it. Calls that wait raise a CommClosedError.
 NOT_KEPT = ("MultiLock", "events of log_event", "other scheduler plugins that clients registered")
@@ -178,12 +181,16 @@ class HeldObjects:
         self._stock.clear()
         self._marked.clear()
 
-    def restore(self, rows: Iterable[bytes]) -> None:
+    def restore(self, rows: Iterable[tuple[str, bytes]]) -> None:
         """Set the objects of a journal."""
-        for row in rows:
-            kind, name, state = pickle.loads(row)
-            _KINDS[kind].restore(self.scheduler, name, state)
-            self._written[kind, name] = row
+        for key, row in rows:
+            try:
+                kind, name, state = pickle.loads(row)
+                _KINDS[kind].restore(self.scheduler, name, state)
+                self._written[kind, name] = row
+            except Exception:
+                logger.exception("The journal's %s cannot be restored", key)
+                self.recorder.journal.delete(records.OBJECTS, key)
 
     def forget_all(self) -> None:
         """Remove all objects from the journal."""

@@ -121,7 +121,7 @@ def restore_tasks(
     for graph in graphs:
         own = {key: node for key, node in graph.tasks.items() if key in needed and key in graph.own}
         if own:
-            restored += _make(s, graph, own)
+            restored += _made_or_lost(s, graph, own)
             last = max(last, math.ceil(graph.made["generation"]))  # type: ignore[index]
         sizes.exact.update((key, n) for key, n in graph.sizes.exact.items() if key in own)
         sizes.estimated.update((key, n) for key, n in graph.sizes.estimated.items() if key in own)
@@ -144,6 +144,17 @@ def _needed(wanted: Iterable[Key], owner: Mapping[Key, JournaledGraph]) -> set[K
                     needed.add(dependency)
                     stack.append(dependency)
     return needed
+
+
+def _made_or_lost(scheduler: Any, graph: JournaledGraph, own: dict[Key, Any]) -> list[TaskState]:
+    try:
+        return _make(scheduler, graph, own)
+    except Exception:
+        logger.exception("A graph of the journal cannot be made; what no worker holds is lost")
+        for key in own:
+            if (ts := scheduler.tasks.get(key)) is not None:
+                ts.run_spec = None
+        return []
 
 
 def _make(scheduler: Any, graph: JournaledGraph, own: dict[Key, Any]) -> list[TaskState]:
