@@ -336,8 +336,10 @@ class Restarts:
 
     async def _start_again(self) -> None:
         await asyncio.sleep(process.ANSWERED)
-        await self._write_all()  # what has happened meanwhile
-        process.start_again()
+        if await self._write_all():  # what has happened meanwhile
+            process.start_again()
+        else:
+            logger.error("The scheduler goes on: the journal cannot be written")
 
     async def _write_all(self) -> bool:
         """Write all that happened; return whether it is durable."""
@@ -355,8 +357,9 @@ class Restarts:
 
     def stop(self) -> None:
         """Restore the scheduler, and end the journal; nothing is left in it to go on with."""
-        if self._finishing is not None:
-            self._finishing.cancel()
+        for task in (self._finishing, self._starting_again):
+            if task is not None:
+                task.cancel()
         self.scheduler.handlers.pop(process.RESTART, None)
         parts, self._parts = self._parts, None
         self.reason = self.reason or "removed from the scheduler"

@@ -27,7 +27,7 @@ from distributed.utils_test import async_poll_for
 import dask_marsched
 from dask_marsched import MarsSchedulerPlugin
 from dask_marsched.host.client.reconnection import SESSION, resumable
-from dask_marsched.host.restart import restoration, returning_workers
+from dask_marsched.host.restart import process, restoration, returning_workers
 from dask_marsched.host.restart.held_objects import HeldObjects
 from dask_marsched.host.restart.returning_workers import ReturningWorkers
 from dask_marsched.journal.places import open_journal
@@ -337,6 +337,25 @@ async def test_a_graph_that_cannot_be_made_costs_no_other(tmp_path, monkeypatch,
         assert restarts.reason is None
         assert set(s.tasks) == {"good"}
         assert "cannot be made" in caplog.text
+
+
+@pytest.mark.parametrize("removed_meanwhile", [False, True])
+async def test_a_scheduler_whose_journal_fails_is_not_started_again(
+    tmp_path, monkeypatch, removed_meanwhile
+):
+    started = []
+    monkeypatch.setattr(process, "why_not_again", lambda scheduler: None)
+    monkeypatch.setattr(process, "start_again", lambda: started.append(1))
+    monkeypatch.setattr(process, "ANSWERED", 0.0)
+    async with scheduler_on(tmp_path / "journal") as s:
+        restarts = s.plugins["marsched"].restarts
+        assert await restarts.restart() is None
+        if removed_meanwhile:
+            s.remove_plugin("marsched")
+        else:
+            restarts._fail(JournalError("in a test"))
+        await asyncio.wait([restarts._starting_again])
+    assert not started
 
 
 def test_a_full_disk_ends_the_journal_and_nothing_else(tmp_path, monkeypatch, caplog):
