@@ -35,12 +35,14 @@ REPEATED = (
     "variable_get",
     "variable_set",
 )
-_REFRESH = "semaphore_refresh_leases"
+_REFRESH, _CLOSE = "semaphore_refresh_leases", "semaphore_close"
 #: Calls that return False at a timeout. Others raise a TimeoutError.
 _FALSE_AT_TIMEOUT = frozenset({"event_wait", "semaphore_acquire"})
 
 #: Seconds between two looks, and those in which it is noticed that a connection has broken.
 _BETWEEN, _NOTICED = 0.1, 2.0
+#: Registrations that are remembered; the journal has those that were made before so many others.
+_REMEMBERED = 1000
 
 
 class Connection(Protocol):
@@ -87,7 +89,7 @@ class PatientCalls:
         A worker and its client may share an rpc: what the first one has replaced serves both.
         """
         calls: dict[str, Any] = {op: partial(self._call, op) for op in REPEATED}
-        calls[_REFRESH] = self._refresh
+        calls[_REFRESH], calls[_CLOSE] = self._refresh, self._close
         there = vars(self._rpc)
         new = {op: call for op, call in calls.items() if op not in there}
         there.update(new)
@@ -133,8 +135,16 @@ class PatientCalls:
                 await self._send("semaphore_register", again)
         answer = await self._stock(op)(**kwargs)
         if op == "semaphore_register":
+            self._registered.pop(name, None)
             self._registered[name] = now, kwargs
+            if len(self._registered) > _REMEMBERED:
+                del self._registered[next(iter(self._registered))]
         return answer
+
+    async def _close(self, **kwargs: Any) -> Any:
+        """Close a semaphore, which is not registered again from then on."""
+        self._registered.pop(kwargs.get("name"), None)
+        return await self._stock(_CLOSE)(**kwargs)
 
     async def _refresh(self, **kwargs: Any) -> Any:
         """Refresh leases, unless the scheduler is gone: it gives them their full time again.

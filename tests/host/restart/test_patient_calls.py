@@ -123,6 +123,27 @@ async def test_a_semaphore_is_registered_again_that_the_journal_may_lack():
     assert rpc.asked[2][1] == {"name": "x", "max_leases": 2}
 
 
+async def test_the_last_registrations_are_remembered(monkeypatch):
+    monkeypatch.setattr(patient_calls, "_REMEMBERED", 2)
+    rpc, place = patient(*[None] * 4, *[True] * 4, None)
+    for name in "abac":
+        await rpc.semaphore_register(name=name, max_leases=1)
+    place.come_back()
+    for name in "bac":
+        await rpc.semaphore_acquire(name=name)
+    again = [kwargs["name"] for op, kwargs in rpc.asked[4:] if op == "semaphore_register"]
+    assert again == ["a", "c"]
+
+
+async def test_a_semaphore_that_was_closed_is_not_registered_again():
+    rpc, place = patient(None, None, True)
+    await rpc.semaphore_register(name="x", max_leases=1)
+    await rpc.semaphore_close(name="x")
+    place.come_back()
+    await rpc.semaphore_acquire(name="x")
+    assert [op for op, _ in rpc.asked[2:]] == ["semaphore_acquire"]
+
+
 async def test_a_lease_is_not_refreshed_after_an_outage():
     rpc, place = patient("refreshed")
     place.leave()
