@@ -26,6 +26,7 @@ from distributed.utils_test import async_poll_for
 
 import dask_marsched
 from dask_marsched import MarsSchedulerPlugin
+from dask_marsched.host.client import reconnection
 from dask_marsched.host.client.reconnection import SESSION, resumable
 from dask_marsched.host.restart import process, restoration, returning_workers
 from dask_marsched.host.restart.held_objects import HeldObjects
@@ -613,6 +614,20 @@ def test_a_client_that_lost_its_connection_begins_another_session(tmp_path):
         client.sync(async_poll_for, lambda: client.status == "running" and kept.active, 30)
         assert client.submit(operator.add, 2, 3).result(30) == 5
         assert dask_marsched.status(client).details["journal"]["clients"] == 1
+
+
+def test_a_client_forgets_the_keys_that_its_restart_has_dropped(tmp_path, monkeypatch):
+    monkeypatch.setattr(reconnection, "_FEW", 0)
+    plugin = MarsSchedulerPlugin(journal=str(tmp_path / "journal"))
+    with cluster_with(plugin, n_workers=0) as (cluster, client):
+        wait_for_sessions(cluster, client)
+        kept = resumable(client, 30.0)
+        dropped = client.map(operator.neg, range(10))
+        client.sync(async_poll_for, lambda: len(kept._sent) == 10, 30)
+        client.restart()
+        client.sync(async_poll_for, lambda: all(f.cancelled() for f in dropped), 30)
+        again = client.submit(operator.add, 1, 2)
+        client.sync(async_poll_for, lambda: kept._sent == {again.key}, 30)
 
 
 def test_a_call_whose_connection_breaks_fails_while_the_scheduler_lives(tmp_path):

@@ -46,6 +46,7 @@ _NOT_AGAIN = frozenset({"heartbeat-client", "variable-future-received-confirm"})
 #: Seconds between two attempts to connect, and the longest that one takes.
 _BETWEEN, _PROBED = 0.1, 1.0
 _CLOSING = ("closing", "closed")
+_FEW = 1000  # keys without a future that do no harm
 _UNKNOWN = (
     "Client lost the connection to the scheduler, and the scheduler that is there now does not "
     "know its work. Please re-run your work."
@@ -107,7 +108,7 @@ def keeps_journal(client: Any) -> bool:
 class ResumableConnection:
     """Replaces on one client how it sends and reconnects while there is a session.
 
-    Without one, all that is added to the client is the handler of an invitation.
+    Without one, all that is added to the client is handlers of the scheduler's messages.
     """
 
     def __init__(self, client: distributed.Client) -> None:
@@ -200,6 +201,10 @@ class ResumableConnection:
         self._known = True
         while self._unwritten and self._unwritten[0][0] <= number:
             self._unwritten.popleft()
+        # `Client.restart` drops all futures without a message.
+        futures = self.client.futures
+        if len(self._sent) > 2 * len(futures) + _FEW:
+            self._sent = {key for key in self._sent if key in futures}
 
     def _over(self) -> None:
         self.active = False
