@@ -14,6 +14,7 @@ from distributed.protocol import pickle
 from distributed.scheduler import Scheduler, TaskState
 
 from dask_marsched.config import Settings
+from dask_marsched.fallbacks.guard import guarded
 from dask_marsched.host.contract import demand
 from dask_marsched.host.graph.result_sizes import ChunkSizes
 from dask_marsched.host.restart import process, records, restoration
@@ -95,6 +96,8 @@ class Restarts:
         self.scheduler: Any = scheduler
         self.settings = settings
         self.engine = engine
+        self.counters = engine.counters
+        self.failure: str | None = None  #: None: no failure here stops the placement.
         self.reason: str | None = None  #: Why no journal is kept.
         self.outages: list[dict[str, Any]] = []
         self.ready = asyncio.Event()  #: Set when graphs may be read.
@@ -283,6 +286,7 @@ class Restarts:
 
     # --- what happens on the scheduler ----------------------------------------------------
 
+    @guarded(lambda: None)
     def graph_created(self, tasks: Collection[Key], keys: Collection[Key]) -> None:
         """Record how the tasks of a graph were made, and take what workers have of them."""
         if self._parts is not None and self.kept:
@@ -290,11 +294,13 @@ class Restarts:
             first_run = workers.last_run if workers.claim(tasks) else None
             self._parts.recorder.graph_created(tasks, keys, first_run)
 
+    @guarded(lambda: None)
     def moved(self, ts: TaskState, start: str, finish: str) -> None:
         """Record what a transition leaves."""
         if self._parts is not None and self.kept:
             self._parts.recorder.moved(ts, start, finish)
 
+    @guarded(lambda: None)
     def worker_came(self, address: str) -> Awaitable[Any] | None:
         """Record a worker, and take what it holds; see `ReturningWorkers.arrived`."""
         if self._parts is None:
@@ -304,11 +310,13 @@ class Restarts:
             self._parts.recorder.journal.put(records.WORKERS, address, pickle.dumps(name))
         return self._parts.workers.arrived(address)
 
+    @guarded(lambda: None)
     def worker_left(self, address: str) -> None:
         """Record that a worker has left."""
         if self._parts is not None and self.kept:
             self._parts.recorder.journal.delete(records.WORKERS, address)
 
+    @guarded(lambda: None)
     def restarted(self) -> None:
         """Record what the restart of the cluster has cleared."""
         if self._parts is not None and self.kept:

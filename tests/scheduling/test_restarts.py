@@ -30,6 +30,7 @@ from dask_marsched.host.client import reconnection
 from dask_marsched.host.client.reconnection import SESSION, resumable
 from dask_marsched.host.restart import process, restoration, returning_workers
 from dask_marsched.host.restart.held_objects import HeldObjects
+from dask_marsched.host.restart.recorder import Recorder
 from dask_marsched.host.restart.returning_workers import ReturningWorkers
 from dask_marsched.journal.places import open_journal
 from dask_marsched.journal.sqlite_store import SQLiteStore
@@ -375,6 +376,19 @@ def test_a_full_disk_ends_the_journal_and_nothing_else(tmp_path, monkeypatch, ca
         assert "NO JOURNAL IS KEPT: cannot write" in str(status)
         assert client.submit(operator.add, later, 1).result() == 8
     assert "cannot write" in caplog.text
+
+
+def test_a_recorder_that_fails_is_counted_and_told(tmp_path, monkeypatch):
+    def fail(*args):
+        raise LookupError("in a test")
+
+    with cluster_with(MarsSchedulerPlugin(journal=str(tmp_path / "journal"))) as (_, client):
+        for name in ("graph_created", "moved"):
+            monkeypatch.setattr(Recorder, name, fail)
+        fails = client.submit(operator.truediv, 1, 0)
+        with pytest.raises(ZeroDivisionError):
+            fails.result(30)
+        assert dask_marsched.status(client).exceptions.keys() == {"graph_created", "moved"}
 
 
 def test_a_stock_client_that_registers_the_plugin_has_a_session(tmp_path):
