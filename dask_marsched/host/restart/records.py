@@ -27,7 +27,7 @@ ERRORS = "errors"
 ATTEMPTS = "attempts"
 #: Variables, queues, datasets and the like.
 OBJECTS = "objects"
-#: One row each: how often a scheduler has started with this journal, durations, sizes.
+#: One row each: how often a scheduler has started with this journal, the last run, the outages.
 FACTS = "facts"
 #: Of the facts: a number above those of all runs of what had been released by then.
 LAST_RUN = "last_run"
