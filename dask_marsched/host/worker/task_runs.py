@@ -129,6 +129,8 @@ class TaskRuns:
         self._installed = False
         with self._lock:
             self._offers.clear()
+        if self.worker.status == Status.closing:
+            return  # it waits for its threads itself, and not for ever
         await self._idle.wait()
         self.state.__class__ = self._class
 

@@ -406,6 +406,16 @@ async def test_removed_while_at_work(c: Any, s: Any, a: Any) -> None:
     assert list(range(40)) == RAN
 
 
+@planned_cluster(ONE)
+async def test_a_worker_that_closes_does_not_wait_for_a_running_one(c, s, a):
+    gate, _ = await begin(c, a, 4)
+    closing = asyncio.ensure_future(a.close(timeout=0.1))
+    done, _ = await asyncio.wait([closing], timeout=10)
+    gate.open.set()
+    await closing
+    assert done
+
+
 @gen_cluster(client=True, nthreads=ONE)
 async def test_after_an_exception_of_ours_each_task_is_executed_alone(
     c: Any, s: Any, a: Any
