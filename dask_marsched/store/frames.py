@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Iterator, Sequence
-from itertools import islice
 from typing import Any, TypeGuard
 
 import numpy as np
@@ -29,33 +28,38 @@ def from_frames(header: bytes, frames: Sequence[Buffer]) -> object:
     return deserialize(pickle.loads(header), list(frames))
 
 
-#: Packages whose objects can be serialized without side effects.
-_DATA = frozenset({"builtins", "datetime", "decimal", "numpy", "pandas", "pyarrow", "scipy"})
+#: Types of data that can be serialized without side effects, and packages with such types. Not all
+#: of Python's own types are: a method refers to any object, a module to all of its own.
+_PLAIN = frozenset({bool, int, float, complex, str, bytes, bytearray, type(None), range})
+_DATA = frozenset({"datetime", "decimal", "numpy", "pandas", "pyarrow", "scipy"})
 #: Largest collection whose elements are all checked.
 _LOOKED_AT = 64
 
 
-def is_data(value: object, depth: int = 3) -> bool:
+def is_data(value: Any, depth: int = 3) -> bool:
     """Whether an object may be serialized without a request."""
     # Serializing other objects might take long, fail, or talk to a server.
     kind = type(value)
-    if kind in (dict, list, set, tuple):
-        values = value.values() if isinstance(value, dict) else value
-        items = list(islice(values, _LOOKED_AT + 1))  # type: ignore[call-overload]  # iterable
-        return depth > 0 and len(items) <= _LOOKED_AT and all(is_data(i, depth - 1) for i in items)
-    if isinstance(value, np.ndarray) and value.dtype.hasobject:
+    if kind in (dict, list, set, frozenset, tuple):
+        if not depth or len(value) > _LOOKED_AT:
+            return False
+        items = [*value, *value.values()] if kind is dict else list(value)
+        return all(is_data(item, depth - 1) for item in items)
+    if isinstance(value, np.ndarray) and (value.dtype.hasobject or value.dtype.metadata):
         return False
-    return kind.__module__.partition(".")[0] in _DATA
+    return kind in _PLAIN or kind.__module__.partition(".")[0] in _DATA
 
 
 def is_plain_array(value: object) -> TypeGuard[NDArray[Any]]:
     """Whether an array is only bytes, dtype and shape, and can be replaced by an equal one."""
+    # Dask's serialization drops the metadata of a dtype.
     return (
         type(value) is np.ndarray
         and value.nbytes > 0
         and (value.flags.c_contiguous or value.flags.f_contiguous)
         and 0 not in value.strides
         and not value.dtype.hasobject
+        and not value.dtype.metadata
     )
 
 

@@ -6,7 +6,14 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from dask_marsched.store.frames import from_frames, is_data, is_strided, to_frames, to_pieces
+from dask_marsched.store.frames import (
+    from_frames,
+    is_data,
+    is_plain_array,
+    is_strided,
+    to_frames,
+    to_pieces,
+)
 from tests.store.arrays import kinds, same
 
 
@@ -76,3 +83,35 @@ def test_data_may_be_serialized_without_a_request():
     for value in (threading.Lock(), [{"n": threading.Lock()}], [[[[[1]]]]], list(range(1000))):
         assert not is_data(value)
     assert is_data({"n": 1, "total": [np.float64(2.0), None], "names": ("a", b"b")})
+
+
+class Model:
+    def predict(self):
+        return self
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        Model().predict,
+        Model,
+        threading,
+        np.full,
+        (i for i in range(3)),
+        [1].append,
+        ValueError("of mine"),
+        slice(Model()),
+        frozenset([Model()]),
+        {Model(): 1},
+    ],
+)
+def test_what_may_refer_to_any_object_is_no_data(value):
+    assert not is_data(value)
+    assert not is_data({"a": np.ones(3), "b": value})
+
+
+def test_an_array_with_metadata_would_not_come_back_equal():
+    dtype = np.dtype("i4", metadata={"unit": "K"})
+    assert not is_plain_array(np.zeros(3, dtype))
+    assert not is_data([np.zeros(3, dtype)])
+    assert is_plain_array(np.zeros(3, "i4"))
