@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections import defaultdict
 from collections.abc import Callable, ItemsView, Iterable, Iterator, MutableMapping, ValuesView
 from pathlib import Path
@@ -23,6 +24,8 @@ from dask_marsched.store.eviction import NextUse, SpillingBuffer
 from dask_marsched.store.frames import is_strided
 from dask_marsched.store.identities import IdentityMap
 from dask_marsched.store.spill_tier import SpillTier
+
+logger = logging.getLogger("dask_marsched")
 
 #: States of tasks that still read their inputs.
 _WAITING = frozenset({"waiting", "ready", "constrained", "executing", "long-running"})
@@ -203,13 +206,16 @@ def order_of_use(worker: Worker) -> NextUse:
 
 
 def install(worker: Worker, *, compression: str | None = None) -> WorkerStore:
-    """Move a worker's data into a new `WorkerStore`. On an error nothing has changed.
+    """Move a worker's data into a new `WorkerStore`. On an error they stay where they were.
 
     Raises NotApplicable if the worker has no `SpillBuffer` (no memory limit, or its own mapping),
-    RuntimeError if distributed is not as expected, and OSError if there is no spill file.
+    RuntimeError if distributed is not as expected or a result on disk cannot be moved, and OSError
+    if there is no spill file.
     """
     demand(misfits(worker), "the worker keeps its data as they are")
     stock: Any = worker.data
+    if type(stock) is WorkerStore:
+        return stock  # `uninstall` could not move them
     if type(stock) is not SpillBuffer:
         why = "" if worker.memory_manager.memory_limit else ", as it has no memory limit"
         raise NotApplicable(
@@ -227,7 +233,10 @@ def install(worker: Worker, *, compression: str | None = None) -> WorkerStore:
 
 
 def uninstall(worker: Worker, store: WorkerStore) -> None:
-    """Move a worker's data back to a stock `SpillBuffer`, unless the worker is closing."""
+    """Move a worker's data back to a stock `SpillBuffer`, unless the worker is closing.
+
+    They stay in the store if one of them cannot be moved.
+    """
     if worker.data is not store or worker.status == Status.closing:
         return
     stock = SpillBuffer(
@@ -235,19 +244,34 @@ def uninstall(worker: Worker, store: WorkerStore) -> None:
         int(store.fast.n),
         worker.memory_manager.max_spill,
     )
-    _exchange_data(worker, store, stock)
+    try:
+        _exchange_data(worker, store, stock)
+    except RuntimeError as error:
+        logger.warning("%s", error)
 
 
 def _exchange_data(worker: Worker, old: SpillBuffer, new: SpillBuffer) -> None:
+    """Copy all data from one mapping to another, and exchange these; RuntimeError if one fails."""
     for key, value in list(old.fast.items()):
         new.set_noevict(key, value)
-        del old[key]
-    # One at a time: all of them together may not fit in memory.
+    # From disk to disk, one at a time: all of them together may not fit in memory.
     for key in list(old.slow):
-        new[key] = old[key]
-        del old[key]
+        try:
+            new.slow[key] = old.slow[key]
+        except Exception as error:  # of any kind: loading may run the user's code
+            _clear(new)
+            raise RuntimeError(
+                f"the worker keeps its data in a {type(old).__name__}: "
+                f"the spilled {key!r} cannot be moved: {error!r}"
+            ) from error
     new.logged_pickle_errors.update(old.logged_pickle_errors)
     new.cumulative_metrics.update(old.cumulative_metrics)
     worker.memory_manager.data = new
     worker.state.data = new
-    old.close()
+    _clear(old)
+
+
+def _clear(data: SpillBuffer) -> None:
+    for key in list(data):
+        del data[key]
+    data.close()

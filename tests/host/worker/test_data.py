@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from distributed import wait
 from distributed.spill import MaxSpillExceeded, SpillBuffer
-from distributed.utils_test import async_poll_for, gen_cluster, inc
+from distributed.utils_test import async_poll_for, captured_logger, gen_cluster, inc
 
 from dask_marsched.host.worker.data import WorkerStore, install, misfits, order_of_use, uninstall
 from tests.store.arrays import kinds, same
@@ -540,6 +540,52 @@ async def test_a_worker_moves_its_data_and_back(c, s, a, b):
     assert (await x).sum() + (await y).sum() == 3 * N / 8
     uninstall(a, store)  # no longer there
     assert type(a.data) is SpillBuffer
+
+
+def cannot_be_loaded():
+    raise OSError("not today")
+
+
+class Unreadable:
+    def __reduce__(self):
+        return cannot_be_loaded, ()
+
+
+def readable(data):
+    """The numbers of the arrays in a worker's data, and the keys on disk."""
+    on_disk = set(data.slow)
+    return [data[key].max() for key in ("x", ("y", 0), "z")], on_disk
+
+
+@gen_cluster(nthreads=[("", 1)], worker_kwargs={"memory_limit": "400 MB"}, config=MEMORY)
+async def test_an_unreadable_result_costs_no_others(s, a):
+    a.data.update({"x": array(1), ("y", 0): array(2), "bad": Unreadable(), "z": array(3)})
+    stock = a.data
+    for key in ("x", "bad"):
+        stock.fast.evict(key)
+    with pytest.raises(RuntimeError, match=r"the spilled 'bad' cannot be moved.*not today"):
+        install(a)
+    assert a.data is stock is a.state.data
+    assert readable(stock) == ([1, 2, 3], {"x", "bad"})
+
+    del stock["bad"]
+    store = install(a)
+    store["bad"] = Unreadable()
+    for key in (("y", 0), "bad"):
+        store.evict(key)
+    with captured_logger("dask_marsched") as log:
+        uninstall(a, store)
+    assert "'bad' cannot be moved" in log.getvalue()
+    assert install(a) is a.data is store is a.state.data
+    assert readable(store) == ([1, 2, 3], {("y", 0), "bad"})
+
+    del store["bad"]
+    store.evict("z")
+    uninstall(a, store)
+    assert type(a.data) is SpillBuffer
+    assert readable(a.data) == ([1, 2, 3], {"z"})
+    for key in list(a.data):  # they belong to no tasks
+        del a.data[key]
 
 
 @gen_cluster(client=True, worker_kwargs={"memory_limit": "400 MB"}, config=MEMORY)
