@@ -11,7 +11,7 @@ import dask
 import numpy as np
 import pytest
 from distributed import wait
-from distributed.spill import MaxSpillExceeded, SpillBuffer
+from distributed.spill import MaxSpillExceeded, PickleError, SpillBuffer
 from distributed.utils_test import async_poll_for, captured_logger, gen_cluster, inc
 
 from dask_marsched.host.worker.data import WorkerStore, install, misfits, order_of_use, uninstall
@@ -382,6 +382,21 @@ def test_one_key_can_be_spilled(store):
     assert not store.is_spilled("a")
     assert store.evict("b") == 0
     assert store.evict("c") == 0
+
+
+@pytest.mark.parametrize("error", [MaxSpillExceeded, PickleError])
+def test_a_key_freed_while_it_is_written_in_vain(store, monkeypatch, error):
+    store["a"] = array()
+
+    def write(key, value):
+        del store[key]  # as the event loop does meanwhile
+        raise error(key)
+
+    monkeypatch.setattr(store.slow, "write", write)
+    assert store.evict("a") == 0
+    store["a"] = array()
+    assert store.evict() == 0
+    assert not list(store)
 
 
 def test_nothing_is_evicted_while_all_is_being_written(store, monkeypatch):
