@@ -24,6 +24,7 @@ from dask_marsched.store.segment import (
     STAMPS_OFFSET,
     Handle,
     SegmentAddress,
+    mark_owned,
     open_segment,
 )
 from dask_marsched.store.shared_memory import SharedMemory
@@ -87,7 +88,7 @@ class Arena:
         self.refused = 0
         fd = open_segment(address)
         try:
-            file_ranges.is_unread(fd, 0, 1)  # fails if the kernel lacks these locks
+            mark_owned(fd)
             self._memory = SharedMemory(fd, segment_size(cap))
         except BaseException:
             os.close(fd)

@@ -16,6 +16,7 @@ from dask_marsched.store.segment import (
     SLOTS,
     Handle,
     SegmentAddress,
+    has_owner,
     open_segment,
     read_stamp,
 )
@@ -44,12 +45,14 @@ class Attachment:
         self.idle_since: float | None = None
 
     def orphaned(self) -> int:
-        """Return the bytes of chunks mapped here that their owner has released."""
+        """Return the bytes of chunks mapped here that their owner released or left behind."""
         places = list(self.chunks)
         if not places:
             return 0
         slots, _, lengths = np.array(places, np.int64).T
-        return int(lengths[self._flags[slots] == 0].sum())
+        # An owner that died has left its flags as they were.
+        gone = self._flags[slots] == 0 if has_owner(self.fd) else slice(None)
+        return int(lengths[gone].sum())
 
     def close(self) -> None:
         """Close it; locks end with it."""
@@ -129,8 +132,9 @@ class Attachments:
 
     @property
     def orphaned(self) -> int:
-        """Bytes of chunks that exist only for us, as their owners have released them."""
-        return sum(attachment.orphaned() for attachment in list(self._open.values()))
+        """Bytes of chunks that exist only for those who map them, as they have no owner."""
+        with self.releases.held():  # none is closed meanwhile
+            return sum(attachment.orphaned() for attachment in self._open.values())
 
     def _release(self, identity: bytes, place: _Place) -> None:
         attachment = self._open[identity]

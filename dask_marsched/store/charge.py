@@ -1,4 +1,4 @@
-"""Computes the memory to charge to one process, counting each shared page once."""
+"""Computes the memory to charge to one process: that of others is left to their owners."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Charge(NamedTuple):
     """Shared memory of a worker, bytes: held for it, and at most mapped into its resident set."""
 
     held: int  #: in its own segment
-    adopted: int  #: in the segments of dead workers
+    adopted: int  #: mapped from others that have released it or died, each time it is mapped
     mapped: int
 
 

@@ -41,9 +41,12 @@ def is_unread(fd: int, offset: int, length: int) -> bool:
     return True
 
 
-def has_readers(fd: int) -> bool:
-    """Whether another open file description has locked anything; raises OSError as above."""
-    asked = struct.pack(_FLOCK, fcntl.F_WRLCK, 0, 0, 0, 0)
+def is_locked(fd: int, offset: int = 0, length: int = 0) -> bool:
+    """Whether another open file description has locked a part of a range; OSError as above.
+
+    Without a length the range has no end.
+    """
+    asked = struct.pack(_FLOCK, fcntl.F_WRLCK, 0, offset, length, 0)
     kind: int = struct.unpack(_FLOCK, fcntl.fcntl(fd, fcntl.F_OFD_GETLK, asked))[0]
     return kind != fcntl.F_UNLCK
 

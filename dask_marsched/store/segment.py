@@ -1,7 +1,7 @@
 """Creates and opens segments: unnamed shared memory, found through a process's descriptor.
 
 Layout: a page of header, a flag byte per extent (1 while its owner holds it), a stamp per extent
-that identifies its content, then the extents.
+that identifies its content, then the extents. The owner locks the first byte while it lives.
 """
 
 from __future__ import annotations
@@ -12,10 +12,11 @@ import struct
 import uuid
 from typing import Any, NamedTuple
 
+from dask_marsched.store import file_ranges
 from dask_marsched.store.extents import PAGE
 
 #: Identifies the layout; change it together with the layout.
-_MAGIC = b"dask-marsched\x00\x00\x02"
+_MAGIC = b"dask-marsched\x00\x00\x03"
 _HEAD = struct.Struct("=16s16s")
 #: Offset of the owner's charge (see `dask_marsched.store.charge`).
 CHARGE_OFFSET = 64
@@ -99,6 +100,17 @@ def open_segment(address: SegmentAddress) -> int:
         os.close(fd)
         raise
     return fd
+
+
+def mark_owned(fd: int) -> None:
+    """Mark a segment as owned by this process, until it ends or has closed it; raises OSError."""
+    file_ranges.is_unread(fd, 0, 1)  # fails if the kernel lacks these locks
+    file_ranges.lock_read(fd, 0, 1)
+
+
+def has_owner(fd: int) -> bool:
+    """Whether a segment is owned by a process that lives; raises OSError."""
+    return file_ranges.is_locked(fd, 0, 1)
 
 
 def read_stamp(fd: int, slot: int) -> int:

@@ -215,6 +215,20 @@ def test_memory_is_charged_to_the_process_it_exists_for(arena):
     assert (arena.held(), attachments.orphaned) == (X.nbytes, 0)
 
 
+def test_memory_of_a_dead_owner_is_charged_to_its_readers():
+    attachments = Attachments()
+    with peers(()) as (owner,):
+        owner.do("cap = 1 << 24; arena = Arena(create_segment(segment_size(cap)), cap)")
+        owner.do("chunks = [arena.put(b'', [np.ones(n).data.cast('B')]) for n in (1000, 2000)]")
+        handles = owner.do("[chunk.handle for chunk in chunks]")
+        mappings = [attachments.map(handle) for handle in handles]
+        assert (attachments.mapped, attachments.orphaned) == (24_000, 0)
+        owner.kill()
+        assert attachments.orphaned == 24_000
+        del mappings[0]
+        assert attachments.orphaned == 16_000
+
+
 def test_many_threads(arena):
     failed = []
 

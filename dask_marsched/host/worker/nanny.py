@@ -73,7 +73,7 @@ class SegmentOwner(NannyPlugin):
             return
         # One check is not enough: between a reader's death and the adoption there is none.
         for segment, was_read in list(self._retired.items()):
-            is_read = file_ranges.has_readers(segment.fd)
+            is_read = file_ranges.is_locked(segment.fd)
             if is_read or was_read:
                 self._retired[segment] = is_read
             else:
