@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import tempfile
 from collections.abc import Iterable, Sequence
@@ -38,11 +39,17 @@ class SpilledFrames:
             return [memoryview(b"") for _ in self.lengths], None
         if self.nbytes >= _LEAST_MAPPED:
             file = self._file
-            mapping = file.pool.map(file.fd, self._extent.offset, self.nbytes, keep=self)
-            return mapping.frames(self.lengths), mapping
+            # A process may have 65530 mappings.
+            with contextlib.suppress(OSError):
+                mapping = file.pool.map(file.fd, self._extent.offset, self.nbytes, keep=self)
+                return mapping.frames(self.lengths), mapping
         copy = np.empty(self.nbytes, np.uint8).data
-        if os.preadv(self._file.fd, [copy], self._extent.offset) != self.nbytes:
-            raise OSError("the spill file is shorter than what was written to it")
+        done = 0
+        while done < self.nbytes:  # one call reads 2 GiB at most
+            n = os.preadv(self._file.fd, [copy[done:]], self._extent.offset + done)
+            if not n:
+                raise OSError("the spill file is shorter than what was written to it")
+            done += n
         offsets, _ = frame_offsets(self.lengths)
         return [copy[o : o + n] for o, n in zip(offsets, self.lengths, strict=True)], None
 

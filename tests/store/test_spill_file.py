@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from sortedcontainers import SortedKeyList
 
-from dask_marsched.store import extents
+from dask_marsched.store import extents, mapping
 from dask_marsched.store.frames import from_frames, to_frames
 from dask_marsched.store.spill_file import SpillFile
 from tests.store.arrays import kinds, same, spill
@@ -108,10 +108,24 @@ def test_readers_write_for_themselves_only(file):
 
 def test_small_frames_are_not_mapped(file):
     spilled = spill(file, [memoryview(b"abc"), memoryview(b""), memoryview(b"d" * 100)])
-    frames, mapping = spilled.read()
+    frames, mapped = spilled.read()
     assert [bytes(f) for f in frames] == [b"abc", b"", b"d" * 100]
     assert not any(f.readonly for f in frames[::2])
-    assert mapping is None
+    assert mapped is None
+
+
+def test_what_cannot_be_mapped_is_copied(file, monkeypatch):
+    spilled = spill(file, [X.view("u1").data, memoryview(b"abc")])
+
+    def refuse(*args):
+        raise OSError(errno.ENOMEM, "too many mappings")
+
+    monkeypatch.setattr(mapping, "_map", refuse)
+    frames, mapped = spilled.read()
+    assert mapped is None
+    assert (np.frombuffer(frames[0]) == X).all()
+    assert bytes(frames[1]) == b"abc"
+    assert not frames[0].readonly
 
 
 def test_a_full_disk_leaves_nothing_behind(file):
