@@ -166,6 +166,8 @@ class Arena:
 
     def grant(self, sizes: Iterable[int]) -> None:
         """Reserve an extent for one array of each size that fits. Not on the event loop."""
+        if not self._grants.are_possible:
+            return  # a grant that fails would cost free memory
         # Memory is used only once an array is allocated there.
         for nbytes in sizes:
             allocation = self._allocate(nbytes) if self._may_grant(nbytes) else None

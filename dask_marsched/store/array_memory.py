@@ -51,11 +51,14 @@ class Grants:
         self._taken: dict[Extent, int] = {}
         self._turns: dict[int, int] = {}
 
+    @property
+    def are_possible(self) -> bool:
+        """Whether this build and this kernel can make arrays in an arena."""
+        return native is not None and bool(self._memory.copy)
+
     def add(self, extent: Extent, *, is_filled: bool) -> bool:
-        """Grant an extent, filled or empty; return whether that was possible."""
+        """Grant an extent, filled or empty, if grants are possible; return whether it succeeded."""
         memory = self._memory
-        if native is None or not memory.copy:
-            return False
         part = memoryview(memory)[extent.offset : extent.offset + extent.filled]
         away = memory.copy - self._first, memory.aside - self._first
         number = native.grant(memory, part, *away, memory.fd, extent.offset, is_filled)

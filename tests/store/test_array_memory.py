@@ -165,8 +165,13 @@ def test_arrays_are_copied_if_mappings_cannot_be_exchanged(arena):
     arena._memory.copy, copy = 0, arena._memory.copy
     arena.grant([MIB])
     x = here(numbers)
-    assert put(arena, x) is not None
+    chunk = put(arena, x)
+    assert chunk is not None
     assert arena.made_here == 0
+    del chunk
+    assert arena.filled == MIB
+    arena.grant([MIB // 2])
+    assert arena.filled == MIB, "free memory was emptied for a grant that fails"
     arena._memory.copy = copy
 
 
