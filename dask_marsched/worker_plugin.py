@@ -10,7 +10,7 @@ from collections.abc import Callable
 from functools import partial
 from inspect import isawaitable
 from operator import methodcaller
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from dask.typing import Key
@@ -20,14 +20,16 @@ from distributed.worker_state_machine import ExecuteSuccessEvent
 
 from dask_marsched.config import WORKER_PARTS, Settings
 from dask_marsched.fallbacks.counters import Counters
-from dask_marsched.host.worker import data as store
+from dask_marsched.host.contract import NotApplicable
 from dask_marsched.host.worker.interrupts import Interrupts
 from dask_marsched.host.worker.message_batching import MessageBatching
 from dask_marsched.host.worker.task_runs import TaskRuns
-from dask_marsched.host.worker.transfer import HandleTransfer
 from dask_marsched.policies.sharing import LEAST_SHARED
-from dask_marsched.worker.admission import Admission
 from dask_marsched.worker.heartbeat_metrics import HeartbeatMetrics
+
+if TYPE_CHECKING:
+    from dask_marsched.host.worker.data import WorkerStore
+    from dask_marsched.host.worker.transfer import HandleTransfer
 
 logger = logging.getLogger("dask_marsched")
 
@@ -164,17 +166,24 @@ class MarsWorkerPlugin(WorkerPlugin):
         """Install the store, and those parts in `on` that need it."""
         try:
             if sys.platform != "linux":
-                raise store.NotApplicable(f"not on {sys.platform}: the store needs Linux")
-            data = store.install(worker, compression=self.settings.store_compression)
+                raise NotApplicable(f"not on {sys.platform}: the store needs Linux")
+            # Elsewhere it cannot even be imported.
+            from dask_marsched.host.worker.data import install
+
+            data = install(worker, compression=self.settings.store_compression)
         except (RuntimeError, OSError) as misfit:
             self._leave_out(on | {"store"}, misfit)
             return
         self._parts["store"] = data
         surplus = self._share(worker, data).surplus if "shared" in on else lambda: 0
         if "quota" in on:
+            from dask_marsched.worker.admission import Admission
+
             self._install("quota", Admission(worker, data, self.settings, surplus))
 
-    def _share(self, worker: Worker, data: store.WorkerStore) -> HandleTransfer:
+    def _share(self, worker: Worker, data: WorkerStore) -> HandleTransfer:
+        from dask_marsched.host.worker.transfer import HandleTransfer
+
         transfer = self._parts["shared"] = HandleTransfer(
             worker,
             data,
@@ -205,7 +214,10 @@ class MarsWorkerPlugin(WorkerPlugin):
         await self._remove("kernels", methodcaller("stop"))
         for name in ("shared", "interrupts", "quota"):
             await self._remove(name)
-        await self._remove("store", partial(store.uninstall, worker))
+        if "store" in self._parts:
+            from dask_marsched.host.worker.data import uninstall
+
+            await self._remove("store", partial(uninstall, worker))
         for name in ("reconnection", "messages"):
             await self._remove(name)
 
@@ -221,7 +233,7 @@ class MarsWorkerPlugin(WorkerPlugin):
     def _leave_out(self, parts: set[str], misfit: Exception) -> None:
         self._reasons.update(dict.fromkeys(parts, str(misfit)))
         # Consequences of how the user configured the worker deserve no warning.
-        level = logging.INFO if isinstance(misfit, store.NotApplicable) else logging.WARNING
+        level = logging.INFO if isinstance(misfit, NotApplicable) else logging.WARNING
         logger.log(level, "%s", misfit)
 
     def interrupted(self) -> list[Key]:

@@ -62,6 +62,15 @@ def test_a_worker_imports_only_what_it_runs() -> None:
         assert not _within(names, ELSEWHERE)
 
 
+def test_the_worker_plugin_can_be_imported_where_the_store_cannot() -> None:
+    code = (
+        "import ctypes, os, sys, distributed, dask.array, psutil;"
+        "ctypes.CDLL = ctypes.PyDLL = sys.modules['fcntl'] = None; del os.register_at_fork;"
+        "import dask_marsched.worker_plugin as module; print(module.MarsWorkerPlugin().name)"
+    )
+    assert subprocess.check_output([sys.executable, "-c", code], text=True) == "marsched\n"
+
+
 def test_the_package_imports_its_parts_on_first_use() -> None:
     code = "import dask_marsched, sys; print(*sys.modules)"
     names = subprocess.check_output([sys.executable, "-c", code], text=True).split()

@@ -13,6 +13,10 @@ from typing import Any
 import distributed
 
 
+class NotApplicable(RuntimeError):
+    """A feature has nothing to do on a worker that is set up in this way. Not an error."""
+
+
 def misfits_of_attributes(label: str, owner: Any, names: Iterable[str]) -> list[str]:
     """Return a message for each attribute that is missing."""
     return [f"{label} has no attribute {name}" for name in names if not hasattr(owner, name)]

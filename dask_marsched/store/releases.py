@@ -150,4 +150,5 @@ def _in_child() -> None:
             releases.renew_lock()
 
 
-os.register_at_fork(after_in_child=_in_child)
+if hasattr(os, "register_at_fork"):  # Windows has no forks
+    os.register_at_fork(after_in_child=_in_child)

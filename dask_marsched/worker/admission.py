@@ -16,9 +16,10 @@ from distributed.worker_state_machine import TaskState
 from dask_marsched.config import Settings
 from dask_marsched.fallbacks.counters import Counters
 from dask_marsched.fallbacks.guard import guarded
+from dask_marsched.host.contract import NotApplicable
 from dask_marsched.host.scheduler.task_hints import known_nbytes
 from dask_marsched.host.worker.adapter import LEAVE_TO_DASK, WorkerAdapter
-from dask_marsched.host.worker.data import NotApplicable, WorkerStore
+from dask_marsched.host.worker.data import WorkerStore
 from dask_marsched.host.worker.peak_memory import PeakMeter
 from dask_marsched.policies.footprints import Footprints, KnownMemory
 from dask_marsched.policies.memory_needs import NeedModel, OperandKind

@@ -24,7 +24,7 @@ from distributed.spill import (
 from zict.buffer import BufferItemsView, BufferValuesView
 from zict.common import NoDefault, nodefault
 
-from dask_marsched.host.contract import demand, misfits_of_attributes
+from dask_marsched.host.contract import NotApplicable, demand, misfits_of_attributes
 from dask_marsched.policies.eviction import Resident
 from dask_marsched.store.eviction import NextUse, SpillingBuffer
 from dask_marsched.store.frames import is_strided
@@ -45,10 +45,6 @@ def misfits(worker: Any) -> list[str]:
         for owner in ("memory_manager", "state")
         if not isinstance(getattr(getattr(worker, owner, None), "data", None), MutableMapping)
     ]
-
-
-class NotApplicable(RuntimeError):
-    """A feature has nothing to do on a worker that is set up in this way. Not an error."""
 
 
 class _Items(BufferItemsView[Key, object]):
