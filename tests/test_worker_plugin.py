@@ -298,6 +298,21 @@ async def test_a_worker_without_a_limit_has_no_quota(c, s, tmp_path):
         assert await c.submit(inc, 1) == 2
 
 
+@gen_cluster(client=True, nthreads=ONE * 2)
+async def test_distributed_does_not_keep_what_was_removed(c, s, a, b):
+    await c.register_plugin(with_quota())
+    adapter = weakref.ref(admission_of(a).host)
+    x = c.submit(array, 1, key="x", workers=[a.address])
+    assert await c.submit(np.sum, x, workers=[b.address]) == 10 * MB / 8  # a's handler is called
+    await c.unregister_scheduler_plugin("marsched")
+
+    def is_gone():
+        gc.collect()
+        return adapter() is None
+
+    await async_poll_for(is_gone, 5)
+
+
 @gen_cluster(client=True, nthreads=ONE)
 async def test_workers_are_left_unchanged_on_other_systems_than_linux(c, s, a, monkeypatch, caplog):
     monkeypatch.setattr("dask_marsched.worker_plugin.sys", SimpleNamespace(platform="darwin"))

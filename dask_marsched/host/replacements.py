@@ -2,8 +2,28 @@
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable
 from contextlib import ExitStack
+from functools import update_wrapper
 from typing import Any
+from weakref import WeakMethod
+
+
+def weakly(method: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function that calls a method while its object exists, but does not keep it."""
+    # distributed remembers all handlers of messages that it has ever called.
+    reference = WeakMethod(method)
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        there = reference()
+        assert there is not None, "the handler was removed before"
+        return there(*args, **kwargs)
+
+    update_wrapper(call, method)
+    del call.__dict__["__wrapped__"]  # the method itself
+    vars(call)["__signature__"] = inspect.signature(method)
+    return call
 
 
 class Replacements(ExitStack):

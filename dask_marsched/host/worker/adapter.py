@@ -22,7 +22,7 @@ from distributed.utils import run_in_executor_with_context
 from distributed.worker_state_machine import RescheduleEvent, TaskState, UnpauseEvent
 
 from dask_marsched.host.contract import demand
-from dask_marsched.host.replacements import Replacements
+from dask_marsched.host.replacements import Replacements, weakly
 from dask_marsched.host.worker import contract, shuffle_buffers
 from dask_marsched.host.worker.data import WorkerStore
 from dask_marsched.host.worker.input_release import (
@@ -104,7 +104,8 @@ class WorkerAdapter:
         undo.callback(setattr, state, "transfer_incoming_bytes_limit", self._incoming_limit)
         undo.attribute(state, "__class__", _quota_state(type(state), self))
         self._stock_execute = undo.attribute(worker, "execute", self._execute)
-        self._stock_get_data = undo.entry(worker.handlers, "get_data", self._get_data)
+        get_data = weakly(self._get_data)
+        self._stock_get_data = undo.entry(worker.handlers, "get_data", get_data)
         self.installed = True
 
     async def uninstall(self) -> None:

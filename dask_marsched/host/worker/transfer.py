@@ -24,7 +24,7 @@ from distributed.worker_state_machine import (
 )
 
 from dask_marsched.host.contract import explain, misfits_of_function, misfits_of_paths
-from dask_marsched.host.replacements import Replacements
+from dask_marsched.host.replacements import Replacements, weakly
 from dask_marsched.host.scheduler.adopters import KEPT, READY
 from dask_marsched.host.worker import nanny
 from dask_marsched.host.worker.adoption import ResultAdopter, make_object
@@ -148,8 +148,8 @@ class HandleTransfer:
             return
         undo = self._undo
         self._stock = undo.attribute(worker, "gather_dep", self._gather_dep)
-        worker.handlers[OPERATION] = self._publish_for_peer
-        worker.handlers[ADOPTION] = self._adopter.adopt
+        worker.handlers[OPERATION] = weakly(self._publish_for_peer)
+        worker.handlers[ADOPTION] = weakly(self._adopter.adopt)
         worker.stream_handlers[ADOPTED] = self._adopter.accept
         retainer = None
         if self._announces and self._keeps:
