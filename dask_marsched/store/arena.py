@@ -20,6 +20,7 @@ from dask_marsched.store.releases import Releases
 from dask_marsched.store.segment import (
     DATA_OFFSET,
     FLAGS_OFFSET,
+    PLACES_OFFSET,
     SLOTS,
     STAMPS_OFFSET,
     Handle,
@@ -96,6 +97,8 @@ class Arena:
         self._flags = np.frombuffer(self._memory, np.uint8, SLOTS, FLAGS_OFFSET)
         self._flags[:] = 0
         self._stamps = np.frombuffer(self._memory, np.uint64, SLOTS, STAMPS_OFFSET)
+        places = np.frombuffer(self._memory, np.int64, 2 * SLOTS, PLACES_OFFSET)
+        self._places = places.reshape(SLOTS, 2)
         self._next_stamp = itertools.count(1)
         self._table = ExtentTable(start=DATA_OFFSET, end=segment_size(cap), cap=cap, slots=SLOTS)
         self._releases = Releases()
@@ -293,6 +296,8 @@ class Arena:
             if allocation is not None:
                 for extent in allocation.to_punch:
                     punch(self.fd, extent.offset, extent.size)
+                extent = allocation.extent
+                self._places[extent.slot] = extent.offset, extent.size
             return allocation
 
     def _write(self, at: int, frame: memoryview, is_there: bool) -> None:

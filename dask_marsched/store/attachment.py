@@ -16,8 +16,10 @@ from dask_marsched.store.segment import (
     SLOTS,
     Handle,
     SegmentAddress,
+    discard,
     has_owner,
     open_segment,
+    read_places,
     read_stamp,
 )
 
@@ -26,6 +28,8 @@ _Place = tuple[int, int, int]  # slot, offset, length
 #: Seconds for which an unused segment stays open. An open segment keeps its memory, even after its
 #: owner and nanny have ended.
 _IDLE = 2.0
+#: Seconds between two looks for memory of dead owners that nobody reads. Adoption takes less.
+_CLEAR = 15.0
 
 
 class Attachment:
@@ -43,6 +47,28 @@ class Attachment:
         self.pool = MappingPool(releases)
         #: when it was first seen without chunks, seconds; None while there are any
         self.idle_since: float | None = None
+        self._unread: set[int] = set()  # slots without readers when it was last cleared
+
+    def check(self, slot: int) -> None:
+        """Raise OSError if the chunk in a slot has been released; ask under a lock."""
+        if not self._flags[slot]:
+            raise OSError("the chunk is gone")
+
+    def clear(self) -> None:
+        """Return the memory of a dead owner that had no reader at this call and the one before."""
+        # One look is not enough: between a reader's death and the next adoption there is none.
+        if has_owner(self.fd):
+            return
+        ours = {slot for slot, _, _ in self.chunks}
+        places = read_places(self.fd)
+        before, self._unread = self._unread, set()
+        for slot in np.flatnonzero(places[:, 1]).tolist():
+            offset, size = places[slot].tolist()
+            # Our own locks would not hinder us.
+            if slot in ours or (slot in before and discard(self.fd, slot, offset, size)):
+                continue
+            if not file_ranges.is_locked(self.fd, offset, size):
+                self._unread.add(slot)
 
     def orphaned(self) -> int:
         """Return the bytes of chunks mapped here that their owner released or left behind."""
@@ -73,6 +99,7 @@ class Attachments:
         self._open: dict[bytes, Attachment] = {}
         self.releases = Releases()
         self._retired = False
+        self._cleared = 0.0
 
     def map(self, handle: Handle) -> Mapping:
         """Return a private mapping of a peer's chunk; OSError if it cannot be mapped from here."""
@@ -90,6 +117,7 @@ class Attachments:
             hold = _Hold()
             self.releases.at_end_of(hold, self._release, identity, place)
             file_ranges.lock_read(attachment.fd, handle.offset, nbytes)
+            attachment.check(handle.slot)
             return attachment.pool.map(attachment.fd, handle.offset, nbytes, keep=hold)
 
     def map_stamped(self, handle: Handle, stamp: int) -> Mapping:
@@ -103,7 +131,7 @@ class Attachments:
         return mapping
 
     def sweep(self, now: float) -> None:
-        """Close segments unused for a while; call it from time to time, in seconds."""
+        """Close what is unused, return what nobody reads; call it from time to time, in seconds."""
         with self.releases.held():
             for identity, attachment in list(self._open.items()):
                 if attachment.chunks:
@@ -112,6 +140,10 @@ class Attachments:
                     attachment.idle_since = now
                 elif now - attachment.idle_since > _IDLE:
                     self._open.pop(identity).close()
+            if now - self._cleared > _CLEAR:
+                self._cleared = now
+                for attachment in self._open.values():
+                    attachment.clear()
 
     def retire(self) -> None:
         """Close each segment once unused, as `sweep` is not called any more."""

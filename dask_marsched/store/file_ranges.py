@@ -29,14 +29,21 @@ def unlock(fd: int, offset: int, length: int) -> None:
     _set(fd, fcntl.F_UNLCK, offset, length)
 
 
-def is_unread(fd: int, offset: int, length: int) -> bool:
-    """Whether no other open file description has locked a range; OSError without kernel support."""
+def lock_unread(fd: int, offset: int, length: int) -> bool:
+    """Lock a range against readers, unless it has some; OSError without kernel support."""
     try:
         _set(fd, fcntl.F_WRLCK, offset, length)
     except OSError as error:
         if error.errno in (errno.EAGAIN, errno.EACCES):
             return False
         raise
+    return True
+
+
+def is_unread(fd: int, offset: int, length: int) -> bool:
+    """Whether no other open file description has locked a range; OSError as above."""
+    if not lock_unread(fd, offset, length):
+        return False
     unlock(fd, offset, length)
     return True
 

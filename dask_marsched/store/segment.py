@@ -1,7 +1,8 @@
 """Creates and opens segments: unnamed shared memory, found through a process's descriptor.
 
 Layout: a page of header, a flag byte per extent (1 while its owner holds it), a stamp per extent
-that identifies its content, then the extents. The owner locks the first byte while it lives.
+that identifies its content, the place of each extent ever used, then the extents. The owner locks
+the first byte while it lives.
 """
 
 from __future__ import annotations
@@ -11,6 +12,9 @@ import os
 import struct
 import uuid
 from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 from dask_marsched.store import file_ranges
 from dask_marsched.store.extents import PAGE
@@ -26,8 +30,10 @@ SLOTS = 15 * PAGE
 #: Offset of the stamps: each chunk's own number while its owner holds it, else 0.
 STAMPS_OFFSET = FLAGS_OFFSET + SLOTS
 STAMP = struct.Struct("=Q")
+#: Offset of the places: offset and size of each extent, bytes.
+PLACES_OFFSET = STAMPS_OFFSET + STAMP.size * SLOTS
 #: Offset of the extents, bytes.
-DATA_OFFSET = STAMPS_OFFSET + STAMP.size * SLOTS
+DATA_OFFSET = PLACES_OFFSET + 16 * SLOTS
 
 
 class SegmentAddress(NamedTuple):
@@ -111,6 +117,26 @@ def mark_owned(fd: int) -> None:
 def has_owner(fd: int) -> bool:
     """Whether a segment is owned by a process that lives; raises OSError."""
     return file_ranges.is_locked(fd, 0, 1)
+
+
+def read_places(fd: int) -> NDArray[np.int64]:
+    """Return offset and size of each extent by slot, zeros for one that was never used."""
+    found = os.pread(fd, DATA_OFFSET - PLACES_OFFSET, PLACES_OFFSET)
+    return np.frombuffer(found, np.int64).reshape(-1, 2)
+
+
+def discard(fd: int, slot: int, offset: int, size: int) -> bool:
+    """Return the memory of an extent that has no owner and no readers; False if it has some."""
+    if not file_ranges.lock_unread(fd, offset, size):
+        return False
+    try:
+        # Whoever finds the chunk under a lock of its own sees that it is gone.
+        os.pwrite(fd, bytes(1), FLAGS_OFFSET + slot)
+        os.pwrite(fd, bytes(STAMP.size), STAMPS_OFFSET + STAMP.size * slot)
+        file_ranges.punch(fd, offset, size)
+    finally:
+        file_ranges.unlock(fd, offset, size)
+    return True
 
 
 def read_stamp(fd: int, slot: int) -> int:

@@ -8,6 +8,8 @@ import stat
 import subprocess
 import sys
 import threading
+import time
+from functools import partial
 
 import numpy as np
 import pytest
@@ -227,6 +229,38 @@ def test_memory_of_a_dead_owner_is_charged_to_its_readers():
         assert attachments.orphaned == 24_000
         del mappings[0]
         assert attachments.orphaned == 16_000
+
+
+def test_memory_of_a_dead_owner_is_returned_when_nobody_reads_it():
+    attachments, others = Attachments(), Attachments()
+    with peers(()) as (owner,):
+        owner.do("cap = 1 << 24; arena = Arena(create_segment(segment_size(cap)), cap)")
+        owner.do("xs = [np.full(1 << 17, i, float).data.cast('B') for i in range(6)]")
+        owner.do("chunks = [arena.put(b'', [x], plain=True) for x in xs]")
+        found = owner.do("[(chunk.handle, chunk.stamp) for chunk in chunks]")
+        mappings = [attachments.map(handle) for handle, _ in found[:3]]
+        theirs = others.map(found[3][0])
+        owner.do("del chunks[1]")  # released, but still read
+        (attachment,) = attachments._open.values()
+        now = time.monotonic()
+        for _ in range(3):
+            now += 60
+            attachments.sweep(now)  # nothing is returned while the owner lives
+        owner.kill()
+    before = os.fstat(attachment.fd).st_blocks * 512
+    attachments.sweep(now + 20)
+    assert os.fstat(attachment.fd).st_blocks * 512 == before, "they may be adopted yet"
+    adopted = others.map_stamped(*found[4])
+    del mappings[0]
+    attachments.sweep(now + 40)
+    assert before - os.fstat(attachment.fd).st_blocks * 512 == MIB  # the last one
+    for attach in (attachments.map, partial(attachments.map_stamped, stamp=found[5][1])):
+        with pytest.raises(OSError, match="gone"):
+            attach(found[5][0])
+    attachments.sweep(now + 60)
+    assert before - os.fstat(attachment.fd).st_blocks * 512 == 2 * MIB  # and the first
+    for i, mapping in zip((1, 2, 3, 4), (*mappings, theirs, adopted), strict=True):
+        assert (np.asarray(mapping).view(float) == i).all()
 
 
 def test_many_threads(arena):
