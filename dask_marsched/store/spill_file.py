@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import tempfile
+import threading
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 
 import numpy as np
 
@@ -19,6 +22,28 @@ _LEAST_MAPPED = 64 * 1024
 _ENDLESS = 1 << 62
 # Bytes compared at a time, to stay in the processor's cache.
 _PIECE = 256 * 1024
+
+
+# File systems whose servers report a full disk only when dirty pages reach them.
+_REMOTE = re.compile(r"nfs\d?|cifs|smb\d?|9p|ceph|lustre|beegfs|gpfs|afs|fuse(\..*)?")
+
+
+def is_remote(path: str, mounts: str) -> bool:
+    """Whether an absolute path is on a network file system, given /proc/self/mountinfo."""
+    found = "", ""
+    for line in mounts.splitlines():
+        before, _, after = line.partition(" - ")
+        # Spaces and the like are written as octal numbers.
+        point = re.sub(r"\\(\d{3})", lambda code: chr(int(code[1], 8)), before.split(" ")[4])
+        if f"{path}/".startswith(point.rstrip("/") + "/") and len(point) >= len(found[0]):
+            found = point, after.split(" ")[0]
+    return _REMOTE.fullmatch(found[1]) is not None
+
+
+def _must_sync(directory: str) -> bool:
+    with contextlib.suppress(OSError):
+        return is_remote(os.path.realpath(directory), Path("/proc/self/mountinfo").read_text())
+    return False
 
 
 class SpilledFrames:
@@ -81,6 +106,9 @@ class SpillFile:
         # Most workers never spill, so the first write opens the file. Here: whether it could.
         os.close(_nameless_file(directory))
         self._directory = directory
+        self._syncs = _must_sync(directory)
+        # Then writes take turns, as an error is told once, to whoever syncs next.
+        self._turn = threading.Lock() if self._syncs else contextlib.nullcontext()
         self.fd = -1
         #: bytes written and still needed
         self.live = 0
@@ -104,12 +132,16 @@ class SpillFile:
         assert allocation is not None  # the table is endless
         spilled = SpilledFrames(self, allocation.extent, lengths)
         self.releases.at_end_of(spilled, self._release, allocation.extent, nbytes)
-        for start, pieces in zip(offsets, frames, strict=True):
-            at = allocation.extent.offset + start
-            for piece in pieces:
-                while piece:
-                    n = os.pwrite(self.fd, piece, at)
-                    at, piece = at + n, piece[n:]
+        with self._turn:
+            for start, pieces in zip(offsets, frames, strict=True):
+                at = allocation.extent.offset + start
+                for piece in pieces:
+                    while piece:
+                        n = os.pwrite(self.fd, piece, at)
+                        at, piece = at + n, piece[n:]
+            if self._syncs:
+                # Else what did not reach the server would be read back as zeros.
+                os.fdatasync(self.fd)
         return spilled
 
     def _release(self, extent: Extent, nbytes: int) -> None:

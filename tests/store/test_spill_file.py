@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from sortedcontainers import SortedKeyList
 
-from dask_marsched.store import extents, mapping
+from dask_marsched.store import extents, mapping, spill_file
 from dask_marsched.store.frames import from_frames, to_frames
-from dask_marsched.store.spill_file import SpillFile
+from dask_marsched.store.spill_file import SpillFile, is_remote
 from tests.store.arrays import kinds, same, spill
 
 X = np.arange(1 << 18, dtype=float)
@@ -126,6 +126,48 @@ def test_what_cannot_be_mapped_is_copied(file, monkeypatch):
     assert (np.frombuffer(frames[0]) == X).all()
     assert bytes(frames[1]) == b"abc"
     assert not frames[0].readonly
+
+
+MOUNTS = """\
+22 1 254:1 / / rw,relatime shared:1 - ext4 /dev/vda1 rw
+30 22 0:40 / /home rw,relatime shared:2 master:1 - nfs4 server:/home rw,vers=4.2
+31 30 254:2 / /home/me/fast rw - xfs /dev/vdb rw
+32 22 0:41 / /mnt/my\\040disk rw - fuse.sshfs me@server: rw
+33 22 0:42 / /over rw - nfs server:/over rw
+34 22 0:43 / /over rw - tmpfs tmpfs rw
+"""
+
+
+@pytest.mark.parametrize(
+    ("path", "remote"),
+    [
+        ("/tmp/spill", False),
+        ("/home", True),
+        ("/home/me/spill", True),
+        ("/home/me/fast/spill", False),
+        ("/home/me/faster", True),
+        ("/homes/me", False),
+        ("/mnt/my disk/spill", True),
+        ("/over/spill", False),
+    ],
+)
+def test_a_network_file_system_is_that_of_the_innermost_mount(path, remote):
+    assert is_remote(path, MOUNTS) is remote
+    assert not is_remote(path, "")
+
+
+def test_on_a_network_file_system_a_full_disk_is_noticed_at_once(tmp_path, monkeypatch):
+    def refuse(fd):
+        raise OSError(errno.ENOSPC, "the server says so")
+
+    monkeypatch.setattr(os, "fdatasync", refuse)
+    spill(SpillFile(str(tmp_path)), [X.view("u1").data])  # not here
+    monkeypatch.setattr(spill_file, "is_remote", lambda path, mounts: True)
+    file = SpillFile(str(tmp_path))
+    with pytest.raises(OSError, match="the server says so"):
+        spill(file, [X.view("u1").data])
+    gc.collect()
+    assert file.live == 0
 
 
 def test_a_full_disk_leaves_nothing_behind(file):
