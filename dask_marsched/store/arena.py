@@ -75,8 +75,9 @@ class SharedChunk:
 class Arena:
     """The owner's side of a segment, of ``segment_size(cap)`` bytes. Thread-safe.
 
-    Nobody else writes to it. It takes at most ``cap`` bytes of memory, and ``makers`` threads
-    allocate arrays in it. Raises OSError if it cannot be opened, or the kernel lacks the locks.
+    Nobody else writes to it while it exists. It takes at most ``cap`` bytes of memory, and
+    ``makers`` threads allocate arrays in it. Raises OSError if it cannot be opened, or the kernel
+    lacks the locks.
     """
 
     def __init__(self, address: SegmentAddress, cap: int, makers: int = 1) -> None:
