@@ -12,7 +12,7 @@ from weakref import WeakMethod
 
 def weakly(method: Callable[..., Any]) -> Callable[..., Any]:
     """Return a function that calls a method while its object exists, but does not keep it."""
-    # distributed remembers all handlers of messages that it has ever called.
+    # `distributed.core._expects_comm` remembers every handler that it was asked about.
     reference = WeakMethod(method)
 
     def call(*args: Any, **kwargs: Any) -> Any:

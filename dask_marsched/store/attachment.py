@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import os
 from collections import Counter
@@ -28,8 +29,11 @@ _Place = tuple[int, int, int]  # slot, offset, length
 #: Seconds for which an unused segment stays open. An open segment keeps its memory, even after its
 #: owner and nanny have ended.
 _IDLE = 2.0
-#: Seconds between two looks for memory of dead owners that nobody reads. Adoption takes less.
+#: Seconds between two looks for memory of dead owners that nobody reads. Adoption takes less,
+#: unless ``failover.patience`` is longer.
 _CLEAR = 15.0
+#: Most extents that one look asks for, on the event loop.
+_MOST_LOOKED_AT = 1000
 
 
 class Attachment:
@@ -47,7 +51,8 @@ class Attachment:
         self.pool = MappingPool(releases)
         #: when it was first seen without chunks, seconds; None while there are any
         self.idle_since: float | None = None
-        self._unread: set[int] = set()  # slots without readers when it was last cleared
+        self._unread: set[int] = set()  # slots without readers when last looked at
+        self._first = 0  # the slot to look at next
 
     def check(self, slot: int) -> None:
         """Raise OSError if the chunk in a slot has been released; ask under a lock."""
@@ -55,20 +60,23 @@ class Attachment:
             raise OSError("the chunk is gone")
 
     def clear(self) -> None:
-        """Return the memory of a dead owner that had no reader at this call and the one before."""
+        """Return memory of a dead owner that had no reader at two looks; look at some of it."""
         # One look is not enough: between a reader's death and the next adoption there is none.
         if has_owner(self.fd):
             return
         ours = {slot for slot, _, _ in self.chunks}
         places = read_places(self.fd)
-        before, self._unread = self._unread, set()
-        for slot in np.flatnonzero(places[:, 1]).tolist():
+        slots = np.flatnonzero(places[self._first :, 1])[:_MOST_LOOKED_AT] + self._first
+        self._first = int(slots[-1]) + 1 if len(slots) == _MOST_LOOKED_AT else 0
+        for slot in slots.tolist():
             offset, size = places[slot].tolist()
             # Our own locks would not hinder us.
-            if slot in ours or (slot in before and discard(self.fd, slot, offset, size)):
-                continue
-            if not file_ranges.is_locked(self.fd, offset, size):
+            if slot in ours or file_ranges.is_locked(self.fd, offset, size):
+                self._unread.discard(slot)
+            elif slot not in self._unread:
                 self._unread.add(slot)
+            elif discard(self.fd, slot, offset, size):
+                self._unread.discard(slot)
 
     def orphaned(self) -> int:
         """Return the bytes of chunks mapped here that their owner released or left behind."""
@@ -143,7 +151,8 @@ class Attachments:
             if now - self._cleared > _CLEAR:
                 self._cleared = now
                 for attachment in self._open.values():
-                    attachment.clear()
+                    with contextlib.suppress(OSError):
+                        attachment.clear()
 
     def retire(self) -> None:
         """Close each segment once unused, as `sweep` is not called any more."""

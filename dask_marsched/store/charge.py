@@ -1,4 +1,4 @@
-"""Computes the memory to charge to one process: that of others is left to their owners."""
+"""Computes the memory to charge to one process: its own, and that of owners which are gone."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Charge(NamedTuple):
     """Shared memory of a worker, bytes: held for it, and at most mapped into its resident set."""
 
     held: int  #: in its own segment
-    adopted: int  #: mapped from others that have released it or died, each time it is mapped
+    adopted: int  #: mapped from owners that released it or died, by each process that maps it
     mapped: int
 
 

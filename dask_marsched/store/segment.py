@@ -115,12 +115,12 @@ def mark_owned(fd: int) -> None:
 
 
 def has_owner(fd: int) -> bool:
-    """Whether a segment is owned by a process that lives; raises OSError."""
+    """Whether a segment is owned by a process that lives, or a fork of it; raises OSError."""
     return file_ranges.is_locked(fd, 0, 1)
 
 
 def read_places(fd: int) -> NDArray[np.int64]:
-    """Return offset and size of each extent by slot, zeros for one that was never used."""
+    """Return offset and size of each extent by slot, zeros for one that is not used."""
     found = os.pread(fd, DATA_OFFSET - PLACES_OFFSET, PLACES_OFFSET)
     return np.frombuffer(found, np.int64).reshape(-1, 2)
 
@@ -133,6 +133,7 @@ def discard(fd: int, slot: int, offset: int, size: int) -> bool:
         # Whoever finds the chunk under a lock of its own sees that it is gone.
         os.pwrite(fd, bytes(1), FLAGS_OFFSET + slot)
         os.pwrite(fd, bytes(STAMP.size), STAMPS_OFFSET + STAMP.size * slot)
+        os.pwrite(fd, bytes(16), PLACES_OFFSET + 16 * slot)
         file_ranges.punch(fd, offset, size)
     finally:
         file_ranges.unlock(fd, offset, size)

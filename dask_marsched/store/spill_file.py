@@ -24,8 +24,11 @@ _ENDLESS = 1 << 62
 _PIECE = 256 * 1024
 
 
-# File systems whose servers report a full disk only when dirty pages reach them.
-_REMOTE = re.compile(r"nfs\d?|cifs|smb\d?|9p|ceph|lustre|beegfs|gpfs|afs|fuse(\..*)?")
+# File systems whose servers report a full disk only when dirty pages reach them, as when a file is
+# closed in stock Dask.
+_REMOTE = re.compile(
+    r"nfs\d?|cifs|smb\d?|9p|ceph|beegfs|afs|fuse\.(ceph|gcsfuse|glusterfs|juicefs|s3fs|sshfs)"
+)
 
 
 def is_remote(path: str, mounts: str) -> bool:
@@ -42,7 +45,9 @@ def is_remote(path: str, mounts: str) -> bool:
 
 def _must_sync(directory: str) -> bool:
     with contextlib.suppress(OSError):
-        return is_remote(os.path.realpath(directory), Path("/proc/self/mountinfo").read_text())
+        return is_remote(
+            os.path.realpath(directory), Path("/proc/self/mountinfo").read_text(errors="replace")
+        )
     return False
 
 

@@ -235,7 +235,7 @@ def test_memory_of_a_dead_owner_is_returned_when_nobody_reads_it():
     attachments, others = Attachments(), Attachments()
     with peers(()) as (owner,):
         owner.do("cap = 1 << 24; arena = Arena(create_segment(segment_size(cap)), cap)")
-        owner.do("xs = [np.full(1 << 17, i, float).data.cast('B') for i in range(6)]")
+        owner.do("xs = [np.full(1 << 18, i, float).data.cast('B') for i in range(6)]")
         owner.do("chunks = [arena.put(b'', [x], plain=True) for x in xs]")
         found = owner.do("[(chunk.handle, chunk.stamp) for chunk in chunks]")
         mappings = [attachments.map(handle) for handle, _ in found[:3]]
@@ -253,12 +253,12 @@ def test_memory_of_a_dead_owner_is_returned_when_nobody_reads_it():
     adopted = others.map_stamped(*found[4])
     del mappings[0]
     attachments.sweep(now + 40)
-    assert before - os.fstat(attachment.fd).st_blocks * 512 == MIB  # the last one
+    assert before - os.fstat(attachment.fd).st_blocks * 512 == 2 * MIB  # the last one
     for attach in (attachments.map, partial(attachments.map_stamped, stamp=found[5][1])):
         with pytest.raises(OSError, match="gone"):
             attach(found[5][0])
     attachments.sweep(now + 60)
-    assert before - os.fstat(attachment.fd).st_blocks * 512 == 2 * MIB  # and the first
+    assert before - os.fstat(attachment.fd).st_blocks * 512 == 4 * MIB  # and the first
     for i, mapping in zip((1, 2, 3, 4), (*mappings, theirs, adopted), strict=True):
         assert (np.asarray(mapping).view(float) == i).all()
 

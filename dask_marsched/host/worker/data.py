@@ -213,7 +213,10 @@ def order_of_use(worker: Worker) -> NextUse:
 
 
 def install(worker: Worker, *, compression: str | None = None) -> WorkerStore:
-    """Move a worker's data into a new `WorkerStore`. On an error they stay where they were.
+    """Move a worker's data into a `WorkerStore`. On an error they stay where they were.
+
+    A store that `uninstall` could not empty is used again, with its compression. While they move,
+    spilled data take twice their space on disk.
 
     Raises NotApplicable if the worker has no `SpillBuffer` (no memory limit, or its own mapping),
     RuntimeError if distributed is not as expected or a result on disk cannot be moved, and OSError

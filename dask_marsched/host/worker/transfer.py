@@ -227,8 +227,8 @@ class HandleTransfer:
     def _process_memory(self) -> int:
         arena = self.arena
         assert arena is not None
-        charge = self._charge(arena)
         try:
+            charge = self._charge(arena)
             self._tidy(monotonic())
             if charge != self._charged:
                 write_charge(arena.fd, charge)
