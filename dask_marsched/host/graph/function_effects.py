@@ -67,27 +67,28 @@ def within_reach(function: Any, inner: Any, global_too: bool) -> Iterator[Any]:
     while function is not inner:
         yield from (getattr(function, "args", ()), getattr(function, "keywords", None))
         function = getattr(function, "func", inner)
-    yield from (getattr(inner, "__defaults__", None), getattr(inner, "__kwdefaults__", None))
-    for cell in getattr(inner, "__closure__", None) or ():
-        with contextlib.suppress(ValueError):  # empty
-            yield cell.cell_contents
     if isinstance(inner, types.FunctionType):
+        yield from (inner.__defaults__, inner.__kwdefaults__)
+        for cell in inner.__closure__ or ():
+            with contextlib.suppress(ValueError):  # empty
+                yield cell.cell_contents
         if global_too:
             for name in _names(inner.__code__):
                 yield inner.__globals__.get(name)
     elif isinstance(inner, types.MethodType):
         yield from (inner.__func__, getattr(inner.__self__, "__dict__", None))
     else:
-        yield from (getattr(inner, name, None) for name in ("first", "funcs"))
+        if type(inner).__module__.startswith(("toolz.", "cytoolz.")):  # what `compose` has made
+            yield from (getattr(inner, name, None) for name in ("first", "funcs"))
         yield getattr(inner, "__dict__", None)
         if global_too:
             yield type(inner).__call__
 
 
 @functools.lru_cache(4096)
-def _names(code: types.CodeType) -> frozenset[str]:
-    names = set(code.co_names)
+def _names(code: types.CodeType) -> tuple[str, ...]:
+    names = dict.fromkeys(code.co_names)
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
-            names |= _names(constant)
-    return frozenset(names)
+            names.update(dict.fromkeys(_names(constant)))
+    return tuple(names)

@@ -26,9 +26,9 @@ _OF_ARRAYS = frozenset({
 _PLAIN = frozenset({
     TaskRef, Alias, bool, bytes, complex, float, int, np.ndarray, slice, str, type(None),
 })  # fmt: skip
-#: Most elements of a collection, levels of collections, and values for one task or function, that
-#: are examined.
-_LOOKED_AT, _DEPTH, _MOST = 64, 5, 256
+#: Most elements of a collection, levels of collections, values for one task or function, and
+#: functions that call each other, that are examined.
+_LOOKED_AT, _DEPTH, _MOST, _CALLS = 64, 5, 256, 16
 
 
 class Joinable:
@@ -43,6 +43,9 @@ class Joinable:
         # By id, with the function so that its id is not used again.
         self._functions: dict[int, tuple[Any, int]] = {}
         self._left = 0
+        #: By id, functions that are being examined, and whether one of them was met again.
+        self._open: dict[int, Any] = {}
+        self._is_circular = False
 
     def __call__(self, node: GraphNode) -> int:
         """Return `ALONE`, `UNCERTAIN` or `CERTAIN`."""
@@ -58,7 +61,8 @@ class Joinable:
         function = task.func
         if function is _execute_subgraph:
             steps, _, _, *held = task.args
-            verdict = min([self._task(step) for step in steps.values() if isinstance(step, Task)])
+            tasks = (step for step in steps.values() if isinstance(step, Task))
+            verdict = min(map(self._task, tasks), default=CERTAIN)
         else:
             verdict = self._function(function)
             held = (*task.args, *task.kwargs.values()) if task.kwargs else task.args
@@ -101,8 +105,23 @@ class Joinable:
         known = self._functions.get(id(function))
         if known is not None:
             return known[1]
-        # A function that calls itself is looked at once.
-        self._functions[id(function)] = function, CERTAIN
+        if id(function) in self._open or len(self._open) >= _CALLS:
+            self._is_circular = True
+            return CERTAIN
+        is_first, left = not self._open, self._left
+        if is_first:
+            self._left, self._is_circular = _MOST, False
+        self._open[id(function)] = function
+        verdict = self._examined(function)
+        del self._open[id(function)]
+        # Of functions that call each other, only the first one has been examined in full.
+        if is_first or not (self._is_circular or self._left < 0):
+            self._functions[id(function)] = function, verdict
+        if is_first:
+            self._left = left
+        return verdict
+
+    def _examined(self, function: Any) -> int:
         inner = innermost(function)
         # A ufunc names no module.
         module = getattr(inner, "__module__", None) or type(inner).__module__ or ""
@@ -113,7 +132,6 @@ class Joinable:
         elif type(inner) is not type:
             users = verdict == UNCERTAIN
             verdict = min(verdict, self._held(within_reach(function, inner, users), _DEPTH))
-        self._functions[id(function)] = function, verdict
         return verdict
 
 

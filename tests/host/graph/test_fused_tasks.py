@@ -8,12 +8,12 @@ import dask.array as da
 import dask.bag as db
 import numpy as np
 import pytest
-from dask._task_spec import Alias, List, Task, TaskRef, convert_legacy_graph
+from dask._task_spec import Alias, DataNode, GraphNode, List, Task, TaskRef, convert_legacy_graph
 from dask.delayed import delayed
 from distributed import Event, get_client, get_worker, secede, worker_client
 from tlz import compose
 
-from dask_marsched.host.graph.fused_tasks import ALONE, UNCERTAIN, Joinable, join
+from dask_marsched.host.graph.fused_tasks import ALONE, CERTAIN, UNCERTAIN, Joinable, join
 from dask_marsched.scheduler_plugin import MarsSchedulerPlugin
 from tests.compat.harness import planned_cluster
 
@@ -167,6 +167,24 @@ def test_what_functions_hold(function: Any) -> None:
 
 def test_a_function_that_calls_itself() -> None:
     assert Joinable()(Task("a", calls_itself, 1)) == UNCERTAIN
+
+
+def even(x: int) -> Any:
+    return odd(x - 1) if x else EVENT.wait()
+
+
+def odd(x: int) -> Any:
+    return even(x - 1)
+
+
+@pytest.mark.parametrize("functions", [(even, odd), (odd, even)])
+def test_functions_that_call_each_other(functions: Any) -> None:
+    joinable = Joinable()
+    assert not any(joinable(Task("a", function, 1)) for function in functions)
+
+
+def test_a_fused_task_without_a_call() -> None:
+    assert Joinable()(GraphNode.fuse(DataNode("a", 1), Alias("b", "a"))) == CERTAIN
 
 
 def kinds(collection: Any) -> set[int]:
