@@ -187,9 +187,12 @@ class PlacementEngine:
         if reason is None and (ws := self.retries.elsewhere(ts)) is not None:
             return ws
         if reason is None:
-            passes = self._passes_older_graph(ts)
-            if self.policies.withholding.planned(ts) and not passes:
-                return WITHHOLD
+            passes = False
+            if self.policies.withholding.planned(ts):
+                passes = self._passes_older_graph(ts)
+                if not passes:
+                    return WITHHOLD
+                self.planner.started(ts)
             if self.scheduler.is_rootish(ts) and not self.planner.is_piece(ts):
                 if (ws := self.dispatcher.at_once(ts)) is not None:
                     self.counters.operands_placed += 1
@@ -211,7 +214,7 @@ class PlacementEngine:
     def _passes_older_graph(self, ts: TaskState) -> bool:
         """Whether a task need not wait for withheld ones of an older graph.
 
-        Stock Dask queues only tasks of which there are many. A few, as of somebody who tries
+        Stock Dask queues only tasks of whose kind a graph has many. A few, as of somebody who tries
         something beside a long computation, run next.
         """
         queued = self.scheduler.queued

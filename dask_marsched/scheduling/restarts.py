@@ -146,7 +146,7 @@ class Restarts:
         try:
             self._go_on(writer, rows, invited)
         except Exception:
-            # Before the parts are removed: the journal stays as the scheduler before has left it.
+            # Before the parts are removed, which deletes what they know from the journal.
             writer.close()
             raise
 

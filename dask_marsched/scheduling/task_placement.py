@@ -63,7 +63,7 @@ class TaskPlacement:
         if len(ws.processing) < ws.nthreads:
             return self._less_busy(ts, ws, s.idle.values()) if ws.processing else ws
         if not self._last_wave():
-            # Others get withheld tasks, so that they will never be idle.
+            # No worker is idle, as all get withheld tasks: a few others are asked.
             return self._less_busy(ts, ws, self._some_workers())
         if snapshot.duration(ts) is None:
             return ws

@@ -101,6 +101,17 @@ async def test_the_second_run_is_first(c, s, a, b):
 
 
 @planned_cluster(TWO_WORKERS, plugin=impatient, config=CONFIG)
+async def test_a_task_that_nobody_can_run_hinders_no_second_run(c, s, a, b):
+    stuck = c.submit(abs, -1, resources={"GPU": 1})
+    await async_poll_for(lambda: s.unrunnable, 10)
+    futures = await parts(c)
+    await twice(s)
+    GATES[1].set()
+    assert await c.gather(futures) == list(range(6))
+    await stuck.cancel()
+
+
+@planned_cluster(TWO_WORKERS, plugin=impatient, config=CONFIG)
 async def test_the_first_run_is_first(c, s, a, b):
     futures = await parts(c)
     first, second = await twice(s)

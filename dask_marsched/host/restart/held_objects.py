@@ -161,6 +161,8 @@ class HeldObjects:
         self.scheduler: Any = recorder.scheduler
         self._marked: set[tuple[str, Hashable]] = set()
         self._written: dict[tuple[str, Hashable], bytes] = {}
+        #: Keys of rows that could not be restored here: another environment may read them.
+        self._unread: list[str] = []
         self._stock: list[tuple[dict[str, Any], str, Any]] = []
 
     def install(self) -> None:
@@ -190,13 +192,16 @@ class HeldObjects:
                 self._written[kind, name] = row
             except Exception:
                 logger.exception("The journal's %s cannot be restored", key)
-                self.recorder.journal.delete(records.OBJECTS, key)
+                self._unread.append(key)
 
     def forget_all(self) -> None:
         """Remove all objects from the journal."""
         for kind, name in self._written:
             self.recorder.journal.delete(records.OBJECTS, f"{kind}/{name!r}")
+        for key in self._unread:
+            self.recorder.journal.delete(records.OBJECTS, key)
         self._written.clear()
+        self._unread.clear()
 
     def metadata_changed(self) -> None:
         """Record the metadata again, which changed without a call."""

@@ -31,7 +31,8 @@ _MOST_DEPENDENTS = 32
 _OFTEN = 4
 #: Copying a widely shared input pays if its holders need this many times as long for its tasks.
 _WORTH_COPYING = 2
-#: Seconds that fetching an input takes besides its transfer, as Dask's work stealing assumes.
+#: Seconds that fetching an input takes besides its transfer, as Dask's work stealing assumes; also
+#: the longest wait for a worker that has the inputs.
 LATENCY = 0.1
 
 #: Inputs so many times smaller than the largest bind a task to no worker.
