@@ -56,7 +56,7 @@ class KernelLayout(NamedTuple):
     #: only outer loops are.
     mode: str
     #: By input: ``"c"`` contiguous in the innermost loop, ``"b"`` broadcast, ``"s"`` with a stride;
-    #: all in capitals if elements of one input are not aligned.
+    #: in capitals if elements are not aligned.
     steps: str
 
 
@@ -274,8 +274,7 @@ def _check_powers(expression: Expression, shapes: Sequence[tuple[int, ...]]) -> 
 def _check_constants(made: BoundExpression) -> None:
     """Refuse values that are constant along an axis if NumPy treats them in a special way.
 
-    NumPy reports an overflow of integers for scalars, not for arrays. Operators of complex scalars
-    round in other ways than ufuncs. Its loop of powers takes
+    NumPy reports an overflow of integers for scalars, not for arrays. Its loop of powers takes
     short cuts for a constant exponent, and which elements share a loop depends on the layout.
     """
     axes = frozenset(axis for axis, length in enumerate(made.shape) if length > 1)
@@ -292,8 +291,6 @@ def _check_constants(made: BoundExpression) -> None:
         scalar.append(all(scalar[arg] for arg in node.args))
         if scalar[-1] and node.dtype.kind in "iu" and node.op in _OVERFLOWING:
             raise NotUnderstoodError("integers that are scalars")
-        if scalar[-1] and any(nodes[arg].dtype.kind == "c" for arg in node.args):
-            raise NotUnderstoodError("complex numbers that are scalars")
         if node.op in POWERS:
             exponent = node.args[1]
             direct = nodes[exponent].op == "input" and constant[exponent] == axes

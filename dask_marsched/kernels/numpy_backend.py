@@ -1,4 +1,4 @@
-"""Evaluates expressions with NumPy's own functions; their results are the reference for arrays."""
+"""Evaluates expressions with NumPy's own functions; their results are the reference."""
 
 from __future__ import annotations
 

@@ -188,7 +188,6 @@ class Moment(_Sums):
         if not self.found.keepdims and self.found.axes is not None:
             raise NotUnderstoodError("a mean that cannot be broadcast")
         if self._kept is not None:
-            typed(self._kept.expression, (self.empty(values).dtype,))  # may be left to NumPy
             kept = OwnedValues(evaluate(self.elementwise, values))
             return self._kept.run(kept, task, evaluate)
         # values that NumPy computes for the sum are used again for the squares

@@ -159,8 +159,6 @@ class _TaskReader:
         uses, origin = self._origin_of_operation(node, args, scope)
         if found[0].op == "clip":
             found, args = self._clip(found, args)
-            if found is None:
-                return self.opaque(node, scope)
         for number, (op, param) in enumerate(found, 1 - len(found)):
             if op in _POWERS:
                 exponent = self.params[args[1]]
@@ -172,18 +170,11 @@ class _TaskReader:
         return args[0]
 
     def _clip(self, found: list[RecognizedOperation], args: tuple[int, ...]) -> Any:
-        """Return the operation and operands of a clip, of which one bound may be missing.
-
-        None if a single bound might not fit the dtype: `numpy.clip` ignores it then, and
-        `numpy.minimum` raises an OverflowError.
-        """
+        """Return the operation and operands of a clip, of which one bound may be missing."""
         missing = [n for n in (1, 2) if self.steps[args[n]].kind == "literal"
                    and self.params[args[n]] is None]  # fmt: skip
         if len(missing) != 1:
             return found, args
-        bound = self.params[args[3 - missing[0]]]
-        if type(bound) is int and not 0 <= bound <= 127:
-            return None, args
         op = RecognizedOperation("minimum" if missing == [1] else "maximum")
         return [op, *found[1:]], (args[0], args[3 - missing[0]])
 

@@ -76,8 +76,7 @@ class _Scalars:
             self._known[place] = (value, type(value), address, array)
             return array
         # -0.0 is equal to 0.0 (in complex numbers, too), and NaN to nothing
-        same = known[0] == value and type(value) is known[1]
-        if same and value and not issubclass(known[1], (complex, np.complexfloating)):
+        if known[0] == value and type(value) is known[1] and value and known[1] is not complex:
             return known[2]
         return as_array(value, self._dtypes[place])
 
@@ -187,10 +186,6 @@ class LLVMBackend:
 
     def _bound(self, bound: BoundExpression, linked: _Linked) -> Callable[[Sequence[Any]], Results]:
         nest, status, memory = bound.nest, self._status, self._scratch.address
-        backwards = any(own[-1] < 0 for own in nest.strides)
-        if backwards and len(linked.functions) > len(status.addresses) + 1:
-            # NumPy's iterator turns such an axis; some of its loops round in another way then
-            raise UnsupportedError("a function of elements in reverse order")
         # NumPy converts a buffer of values at a time, and adds up each buffer by itself
         converted = any(
             bound.typed.converted[number] and kind == "sum" and dtype.kind == "f"

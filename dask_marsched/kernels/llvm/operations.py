@@ -1,8 +1,8 @@
 """Writes the code of single operations; NumPy's inner loops compute those that have none here.
 
 A cast of a float out of range to an integer is undefined in C, and NumPy's result depends on how it
-was compiled. The processor raises a flag then, unless the compiler has left out the cast (`stages`
-prevents that), and NumPy evaluates the chunk; `is_doubtful` tells which casts these are.
+was compiled. The processor raises a flag then, and NumPy evaluates the chunk; `is_doubtful` tells
+which casts these are.
 """
 
 from __future__ import annotations
@@ -109,8 +109,8 @@ def operation_code(
     if op == "where":
         return _instruction("select")
     if op == "cast":
-        if operands[0].kind == "f" and node.dtype.str[1:] in ("u4", "u8"):
-            return None  # NumPy's conversion depends on the processor's instructions
+        if operands[0].kind == "f" and node.dtype.str[1:] == "u8":
+            return None
         return partial(_cast, source=operands[0], target=node.dtype)
     if kind == "f" and op == "power":
         power = (_EXACT_POWERS if exact else _POWERS).get(node.param)
@@ -140,8 +140,8 @@ def _cast(code: Code, a: Any, source: np.dtype[Any], target: np.dtype[Any]) -> A
             return at.fpext(a, kind) if source.itemsize < target.itemsize else at.fptrunc(a, kind)
         return at.sitofp(a, kind) if source.kind == "i" else at.uitofp(a, kind)
     if source.kind == "f":
-        # as C compilers do: small integers through 32 bits
-        width = 64 if target.itemsize == 8 else 32
+        # as C compilers do: small integers through 32 bits, unsigned ones through 64
+        width = 64 if target.itemsize == 8 or target.str[1:] == "u4" else 32
         found = at.fptosi(a, ir.IntType(width))
         return found if width == 8 * target.itemsize else at.trunc(found, kind)
     if source.kind != "b" and source.itemsize > target.itemsize:

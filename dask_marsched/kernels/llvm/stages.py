@@ -53,37 +53,19 @@ def stages(expression: TypedExpression, exact: bool) -> Stages:
 def _splits(nodes: tuple[TypedNode, ...], node: TypedNode) -> bool:
     """Whether a node's operands have to be computed in an earlier stage.
 
-    The compiler may leave out an operation, and with it the flags that NumPy would raise: for
-    elements for which ``where`` does not need it, unless its condition does, and before a cast or a
-    comparison that has the same outcome without it.
+    The compiler may skip an operand of ``where`` for elements that do not need it, and with it the
+    flags that NumPy would raise. It cannot skip operands that the condition needs, too.
     """
-    if node.op == "where":
-        before = _needed(nodes, node.args[:1])
-        return any(
-            _raises(nodes, arg) for arg in _needed(nodes, node.args[1:]) if arg not in before
-        )
-    if node.op == "input" or node.dtype.kind not in "biu" or len(set(node.args)) > 1:
+    if node.op != "where" or not any(_raises(nodes, arg) for arg in node.args[1:]):
         return False
-    source = nodes[node.args[0]]
-    if source.op == "input" or source.dtype.kind != "f":
-        return False
-    if node.op == "cast":
-        inputs = (nodes[i] for i in _needed(nodes, node.args) if nodes[i].op == "input")
-        return node.dtype.kind == "b" or all(found.dtype.kind in "biu" for found in inputs)
-    others = (other for other in nodes if other is not node)
-    return not any(node.args[0] in other.args for other in others)
-
-
-def _needed(nodes: tuple[TypedNode, ...], some: tuple[int, ...]) -> set[int]:
-    """Return positions of nodes, and of all that these are computed from."""
-    needed: set[int] = set()
-    found = [*some]
+    before: set[int] = set()
+    found = [node.args[0]]
     while found:
         position = found.pop()
-        if position not in needed:
-            needed.add(position)
+        if position not in before:
+            before.add(position)
             found.extend(nodes[position].args)
-    return needed
+    return any(_raises(nodes, arg) and arg not in before for arg in node.args[1:])
 
 
 def _raises(nodes: tuple[TypedNode, ...], position: int) -> bool:
