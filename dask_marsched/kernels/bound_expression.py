@@ -16,6 +16,7 @@ from dask_marsched.kernels.expression import (
     InputType,
     NotUnderstoodError,
     TypedExpression,
+    TypedNode,
     typed,
 )
 from dask_marsched.kernels.loops import Nest, nest
@@ -28,6 +29,8 @@ Signature = tuple[np.dtype[Any], tuple[int, ...], tuple[int, ...], bool] | type
 _SCALARS = (bool, int, float, complex)
 #: Operations of integers whose overflow the processor's flags do not show.
 _OVERFLOWING = frozenset({"add", "subtract", "multiply", "negative", "absolute", "floor_divide"})
+#: Operators whose warnings for scalars have another text ("in scalar divide").
+_DIVISIONS = frozenset({"divide", "floor_divide", "remainder"})
 
 
 def signature(values: Sequence[Any]) -> tuple[Signature, ...]:
@@ -56,7 +59,7 @@ class KernelLayout(NamedTuple):
     #: only outer loops are.
     mode: str
     #: By input: ``"c"`` contiguous in the innermost loop, ``"b"`` broadcast, ``"s"`` with a stride;
-    #: in capitals if elements are not aligned.
+    #: all in capitals if the elements of any are not aligned.
     steps: str
 
 
@@ -274,8 +277,10 @@ def _check_powers(expression: Expression, shapes: Sequence[tuple[int, ...]]) -> 
 def _check_constants(made: BoundExpression) -> None:
     """Refuse values that are constant along an axis if NumPy treats them in a special way.
 
-    NumPy reports an overflow of integers for scalars, not for arrays. Its loop of powers takes
-    short cuts for a constant exponent, and which elements share a loop depends on the layout.
+    NumPy reports an overflow of integers for scalars, not for arrays. It rounds products and
+    absolute values of complex numbers in another way, and names scalars where it warns of a
+    division. Its loop of powers takes short cuts for a constant exponent, and which elements share
+    a loop depends on the layout.
     """
     axes = frozenset(axis for axis, length in enumerate(made.shape) if length > 1)
     constant: list[frozenset[int]] = []
@@ -291,8 +296,14 @@ def _check_constants(made: BoundExpression) -> None:
         scalar.append(all(scalar[arg] for arg in node.args))
         if scalar[-1] and node.dtype.kind in "iu" and node.op in _OVERFLOWING:
             raise NotUnderstoodError("integers that are scalars")
+        if scalar[-1] and (node.op in _DIVISIONS or _is_of_complex(node, nodes)):
+            raise NotUnderstoodError("complex numbers or divisions that are scalars")
         if node.op in POWERS:
             exponent = node.args[1]
             direct = nodes[exponent].op == "input" and constant[exponent] == axes
             if constant[exponent] and not direct:
                 raise NotUnderstoodError("an exponent that is the same along an axis")
+
+
+def _is_of_complex(node: TypedNode, nodes: Sequence[TypedNode]) -> bool:
+    return node.op != "cast" and any(nodes[arg].dtype.kind == "c" for arg in node.args)

@@ -203,6 +203,10 @@ def test_a_backend_may_lack_a_kernel_for_one_layout(runner):
     assert runner.kernels.report()["fused"] >= 4
 
 
+#: NumPy rounds its square and its absolute value in another way if it is in an array.
+CIRCLING = np.complex128(1.3 + 2.1j)
+
+
 def fused(*operations):
     """Return a task that computes one operation after the other, as `fusion.graph` fuses them."""
     tasks, last = [], None
@@ -225,11 +229,14 @@ def fused(*operations):
         [(operator.pow, np.float64(1.1), 2), (operator.mul, np.ones(9000)), (operator.add, 1)],
         [(operator.mul, np.int32(2**30), np.int32(4)), (operator.mul, np.ones(9000)),
          (operator.add, 1)],
+        [(operator.mul, CIRCLING, CIRCLING), (operator.mul, np.ones(9000)), (operator.add, 1)],
+        [(abs, CIRCLING), (operator.mul, np.ones(9000))],
+        [(operator.truediv, np.float64(1), 0), (operator.mul, np.ones(9000)), (operator.add, 1)],
     ],
     ids=str,
 )  # fmt: skip
-def test_python_numbers_are_computed_by_python(operations, runner):
-    """They do not overflow, and do not become NumPy's scalars, which are promoted otherwise."""
+def test_scalars_are_computed_by_their_operators(operations, runner):
+    """Python's do not overflow and are promoted otherwise; NumPy's are rounded otherwise."""
     got, wanted = both(fused(*operations), {}, runner)
     identical(got, wanted)
 

@@ -52,6 +52,7 @@ EXPRESSIONS = {
     "isnan": (da.where(da.isnan(Y), 0.0, Y) * 2, 2),
     "transposed": ((X.T * 2 + Y.T).sum(axis=0), 2),
     "prod": ((X * 1.5).prod(axis=1), 2),
+    "scaled": ((X - X.mean()) / (X.std() + 1e-6) * (X.max() * 2), 6),
     "integers": (I4 * 3 + I4 // 7 - I4 % 5, 2),
     "inside": ((da.random.default_rng(1).random(SHAPE, chunks=CHUNKS) * 2 + X).sum(), 2),
     "mask": (X[X * 2 + Y > 1], 2),
