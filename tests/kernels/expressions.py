@@ -98,7 +98,7 @@ _BINARY = ["add", "subtract", "multiply", "divide", "maximum", "minimum", "less"
 ARITHMETIC = (["negative", "absolute", "square", "sqrt"],
               ["add", "subtract", "multiply", "divide"])  # fmt: skip
 _CASTS = ["<f2", "<f4", "<f8", "<i2", "<i4", "<i8", "|i1", "|u1", "<u2", "<u4", "<u8", "|b1"]
-LAYOUTS = ["C", "C", "F", "F", "strided", "reversed", "unaligned", "turned"]
+LAYOUTS = ["C", "C", "F", "F", "strided", "reversed", "mirrored", "unaligned", "turned"]
 EXPONENTS = (2, 0.5, -1, 3, 2.0, 1)
 
 
@@ -108,9 +108,7 @@ def arrays(draw, shape, dtypes=DTYPES, scalars=False):
     dtype = np.dtype(draw(st.sampled_from(dtypes)))
     own = tuple(1 if draw(st.integers(0, 5)) == 0 else n for n in shape)
     own = own[draw(st.integers(0, 1)) if len(own) > 1 else 0 :]
-    layout = draw(
-        st.sampled_from(["C", "C", "F", "F", "strided", "reversed", "unaligned", "turned"])
-    )
+    layout = draw(st.sampled_from(LAYOUTS))
     step = 2 if layout == "strided" else 1
     full = tuple(n * step for n in own)
     random = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
@@ -128,6 +126,8 @@ def arrays(draw, shape, dtypes=DTYPES, scalars=False):
         return made[tuple(slice(None, None, 2) for _ in own)]
     if layout == "reversed":
         return made[tuple(slice(None, None, -1) for _ in own)]
+    if layout == "mirrored":  # NumPy turns one axis round
+        return made[..., ::-1]
     if layout == "unaligned" and dtype.itemsize > 1:
         raw = np.empty(made.nbytes + 1, np.uint8)[1:]
         copy = np.frombuffer(raw, dtype).reshape(made.shape)

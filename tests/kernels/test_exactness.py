@@ -232,6 +232,17 @@ def test_compiled_selections_of_floats(case):
     check(LLVM, case, exact=True)
 
 
+@pytest.mark.parametrize("op", ["exp", "log", "arctan2", "power"])
+def test_reversed_axes(op):
+    """NumPy's loops take other code for negative strides, and NumPy turns some axes round."""
+    x = np.random.default_rng(0).uniform(0.1, 3, (40, 300))
+    for values in (x[:, ::-1], x[::-1], x[::-1, ::-1]):
+        others = [values] if UFUNCS[op].nin == 2 else []
+        chain, inputs = expression_of(lambda x, *y: x.call(op, *y) * 2, values, *others)
+        check(LLVM, (chain, inputs), exact=True)
+    assert COMPARED["compared"]  # axes that are not the innermost
+
+
 def test_complex_literals_that_differ_in_signs_of_zeros():
     """Literals are kept in memory by value, and complex(1, -0.0) equals complex(1, 0.0)."""
     x = np.full(4096, complex(1, -0.0))

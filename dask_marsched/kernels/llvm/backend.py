@@ -56,6 +56,7 @@ class _Linked(NamedTuple):
     functions: Any
     scratch: int
     doubtful: bool
+    calls: bool  #: whether it calls inner loops of NumPy
 
 
 class _Scalars:
@@ -182,10 +183,14 @@ class LLVMBackend:
         code = self._loaded.get(name)
         if code is None:
             code = self._loaded[name] = self._load(made.code)
-        return _Linked(code, np.array(functions, np.int64), made.scratch, made.doubtful)
+        calls = bool(made.externals)
+        return _Linked(code, np.array(functions, np.int64), made.scratch, made.doubtful, calls)
 
     def _bound(self, bound: BoundExpression, linked: _Linked) -> Callable[[Sequence[Any]], Results]:
         nest, status, memory = bound.nest, self._status, self._scratch.address
+        if linked.calls and any(inner[-1] < 0 for inner in nest.strides[: len(bound.inputs)]):
+            # NumPy may turn the axis round, and its loops round by the stride
+            raise UnsupportedError("a reversed axis for NumPy's inner loops")
         # NumPy converts a buffer of values at a time, and adds up each buffer by itself
         converted = any(
             bound.typed.converted[number] and kind == "sum" and dtype.kind == "f"

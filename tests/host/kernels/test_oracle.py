@@ -89,6 +89,7 @@ LAYOUTS = {
     "big-endian": FLOATS.astype(">f8"),
     "Fortran": np.asfortranarray(FLOATS),
     "reversed": FLOATS[::-1, ::-1],
+    "mirrored": FLOATS[:, ::-1],
     "one row": np.broadcast_to(FLOATS[:1], SHAPE),
     "one value": np.broadcast_to(FLOATS[0, 0], SHAPE),
 }
