@@ -34,6 +34,8 @@ _SHORT_CUTS: dict[tuple[Any, Any], str] = {
     (int, -1): "reciprocal",
     (float, 0.5): "sqrt",
 }
+#: Operations that have the dtypes and, if no operand is out of range, the results of a ufunc.
+_LIKE_UFUNCS = {"pow": "power", "clip_min": "maximum", "clip_max": "minimum"}
 MOST_MULTIPLIED = 4  #: The largest exponent that a kernel may replace by multiplications
 
 
@@ -204,9 +206,8 @@ class _Typing:
         if short is not None:
             self.places.append(self.add(TypedNode(short, (self.places[args[0]],), None, result)))
             return
-        if op in ("pow", "power"):
-            # the exponent stays an operand: backends decide whether they use the parameter
-            op = "power"
+        # the exponent of a power stays an operand: backends decide whether they use the parameter
+        op = _LIKE_UFUNCS.get(op, op)
         operands = tuple(self.cast(arg, dtype) for arg, dtype in zip(args, wanted, strict=True))
         if op in CASTS:
             self.places.append(operands[0])
@@ -272,7 +273,7 @@ class _Typing:
             if result.kind == "c":
                 raise NotUnderstoodError("clip of complex numbers")
             return (result,) * 3, result
-        ufunc = UFUNCS["power" if node.op == "pow" else node.op]
+        ufunc = UFUNCS[_LIKE_UFUNCS.get(node.op, node.op)]
         weak = [np.dtype(bool) if found is bool else found for found in types]
         try:
             *wanted, result = ufunc.resolve_dtypes((*weak, None))

@@ -71,11 +71,14 @@ def _enforce(x: Any, dtype: str) -> Any:
 
 
 #: Operations that are not ufuncs. ``pow`` is the operator, which has short cuts for exponents that
-#: are Python scalars; the parameter of ``cast`` and ``enforce`` is a dtype, as text.
+#: are Python scalars; ``clip_min`` and ``clip_max`` ignore a Python integer that the dtype has not;
+#: the parameter of ``cast`` and ``enforce`` is a dtype, as text.
 OTHERS: dict[str, Callable[..., Any]] = {
     "pow": operator.pow,
     "where": np.where,
     "clip": np.clip,
+    "clip_min": lambda x, bound: np.clip(x, bound, None),
+    "clip_max": lambda x, bound: np.clip(x, None, bound),
     "cast": lambda x, dtype: x.astype(dtype),
     "enforce": _enforce,
 }
@@ -119,4 +122,6 @@ def arity(name: str) -> int:
     """Return the number of an operation's operands."""
     if name in UFUNCS:
         return UFUNCS[name].nin
-    return {"pow": 2, "where": 3, "clip": 3, "cast": 1, "enforce": 1}[name]
+    return {
+        "pow": 2, "where": 3, "clip": 3, "clip_min": 2, "clip_max": 2, "cast": 1, "enforce": 1,
+    }[name]  # fmt: skip

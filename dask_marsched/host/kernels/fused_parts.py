@@ -23,10 +23,11 @@ _SLOW_IN_NUMPY = frozenset({"where", "clip", "pow", "power"})
 
 #: Operations that take less time than writing their result to memory and reading it again.
 _CHEAP = """
-    absolute add bitwise_and bitwise_or bitwise_xor cast clip conjugate copysign deg2rad degrees
-    divide enforce equal fabs fmax fmin greater greater_equal input invert isfinite isinf isnan less
-    less_equal logical_and logical_not logical_or logical_xor maximum minimum multiply negative
-    not_equal positive rad2deg radians reciprocal sign signbit sqrt square subtract where
+    absolute add bitwise_and bitwise_or bitwise_xor cast clip clip_max clip_min conjugate copysign
+    deg2rad degrees divide enforce equal fabs fmax fmin greater greater_equal input invert isfinite
+    isinf isnan less less_equal logical_and logical_not logical_or logical_xor maximum minimum
+    multiply negative not_equal positive rad2deg radians reciprocal sign signbit sqrt square
+    subtract where
 """
 _CHEAP_OPERATIONS = frozenset(_CHEAP.split())
 

@@ -175,7 +175,7 @@ class _TaskReader:
                    and self.params[args[n]] is None]  # fmt: skip
         if len(missing) != 1:
             return found, args
-        op = RecognizedOperation("minimum" if missing == [1] else "maximum")
+        op = RecognizedOperation("clip_max" if missing == [1] else "clip_min")
         return [op, *found[1:]], (args[0], args[3 - missing[0]])
 
     def reduction(self, found: RecognizedReduction, node: Task, scope: _FusedScope) -> int:
