@@ -243,13 +243,14 @@ def test_reversed_axes(op):
     assert COMPARED["compared"]  # axes that are not the innermost
 
 
-def test_complex_literals_that_differ_in_signs_of_zeros():
-    """Literals are kept in memory by value, and complex(1, -0.0) equals complex(1, 0.0)."""
+@pytest.mark.parametrize("kind", [complex, np.complex128])
+def test_complex_scalars_that_differ_in_signs_of_zeros(kind):
+    """Scalars are kept in memory by value, and complex(1, -0.0) equals complex(1, 0.0)."""
     x = np.full(4096, complex(1, -0.0))
-    chain, values = expression_of(lambda x: x.call("add", complex(1, 0.0)), x)
+    chain, values = expression_of(lambda x: x.call("add", kind(complex(1, 0.0))), x)
     run = LLVM.prepare(bind(chain, signature(values)), True)
     for sign in (0.0, -0.0, 0.0):
-        (found,) = run([x, complex(1, sign)]).values
+        (found,) = run([x, kind(complex(1, sign))]).values
         np.testing.assert_array_equal(np.signbit(found.imag), np.signbit(sign))
 
 

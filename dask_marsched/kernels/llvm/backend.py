@@ -77,7 +77,8 @@ class _Scalars:
             self._known[place] = (value, type(value), address, array)
             return array
         # -0.0 is equal to 0.0 (in complex numbers, too), and NaN to nothing
-        if known[0] == value and type(value) is known[1] and value and known[1] is not complex:
+        alike = known[0] == value and type(value) is known[1] and value
+        if alike and not issubclass(known[1], (complex, np.complexfloating)):
             return known[2]
         return as_array(value, self._dtypes[place])
 
