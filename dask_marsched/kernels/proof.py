@@ -144,7 +144,7 @@ def _cases(
     """Yield expressions with their inputs, in several layouts."""
     nodes = (Node("input", (), 0), Node("negative", (0,)))
     output = Output(1, claim.kind, claim.dtype.str if claim.converted else None)
-    source = np.dtype(f"i{claim.dtype.itemsize}") if claim.converted else claim.dtype
+    source = np.dtype(f"i{min(claim.dtype.itemsize, 8)}") if claim.converted else claim.dtype
 
     def drawn(axes: tuple[int, ...] | None, shape: tuple[int, ...], gap: int = 0) -> Any:
         full = (*shape[:-1], shape[-1] + gap)
