@@ -45,7 +45,8 @@ class FusedPart(Protocol):
         """Return the result for inputs that are NumPy's arrays or scalars.
 
         ``task`` is the task of the last step. The list of inputs may be changed.
-        Raises a NotUnderstoodError before computing anything if the part has to be run as in Dask.
+        Raises a NotUnderstoodError if the part has to be run as in Dask; the list still has the
+        inputs then.
         """
         ...
 
@@ -184,11 +185,13 @@ class Moment(_Sums):
 
     def run(self, values: list[Any], task: Any, evaluate: Evaluate) -> Any:
         """See `FusedPart.run`."""
-        if self.empty(values).dtype.kind not in "biuf":
+        dtype = self.empty(values).dtype
+        if dtype.kind not in "biuf":
             raise NotUnderstoodError("moments of complex numbers")
         if not self.found.keepdims and self.found.axes is not None:
             raise NotUnderstoodError("a mean that cannot be broadcast")
         if self._kept is not None:
+            typed(self._kept.expression, (dtype,))  # the values are gone if this raises later
             kept = OwnedValues(evaluate(self.elementwise, values))
             return self._kept.run(kept, task, evaluate)
         # values that NumPy computes for the sum are used again for the squares

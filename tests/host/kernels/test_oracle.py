@@ -208,6 +208,13 @@ def test_a_backend_may_lack_a_kernel_for_one_layout(runner):
 CIRCLING = np.complex128(1.3 + 2.1j)
 
 
+@pytest.mark.parametrize("dtype", [np.longdouble, "c16", "f4"])
+def test_a_variance_in_another_dtype(dtype, runner):
+    """Dask reduces in dtypes that kernels have not, from inputs that are still there."""
+    for got, wanted in run_both(da.exp(chunked(NORMAL)).var(dtype=dtype), runner):
+        identical(got, wanted)
+
+
 def fused(*operations):
     """Return a task that computes one operation after the other, as `fusion.graph` fuses them."""
     tasks, last = [], None
