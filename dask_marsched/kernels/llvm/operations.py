@@ -2,7 +2,8 @@
 
 A cast of a float out of range to an integer is undefined in C, and NumPy's result depends on how it
 was compiled. The processor raises a flag then, and NumPy evaluates the chunk; `is_doubtful` tells
-which casts these are.
+which casts these are. Casts of what was an integer before raise none if both are in one loop, as
+LLVM joins them; `stages` keeps them apart.
 """
 
 from __future__ import annotations

@@ -6,6 +6,7 @@ kept in a buffer of the size of a block.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dask_marsched.kernels.backend import UnsupportedError
@@ -31,6 +32,8 @@ def stages(expression: TypedExpression, exact: bool) -> Stages:
     nodes = expression.nodes
     code: list[OperationCode | None] = []
     stage: list[int] = []
+    #: By node, whether its operands have to be computed in an earlier stage.
+    apart: list[bool] = []
     for node in nodes:
         operands = tuple(nodes[arg].dtype for arg in node.args)
         code.append(None if node.op == "input" else operation_code(node, operands, exact))
@@ -38,34 +41,53 @@ def stages(expression: TypedExpression, exact: bool) -> Stages:
         callable_ = node.op in UFUNCS and not (node.op in RAISING and node.dtype.kind in "iu")
         if not own and not callable_:
             raise UnsupportedError(f"{node.op} of {', '.join(d.name for d in operands)}")
+        apart.append(code[-1] is None or _splits(nodes, node, apart))
         earliest = max((stage[arg] for arg in node.args), default=0)
         if earliest % 2 == own:
             earliest += 1
-        elif _splits(nodes, node):
+        elif code[-1] is not None and apart[-1]:
             earliest += 2
         stage.append(earliest)
     last = max(stage, default=0)
     last += last % 2
-    _delay(nodes, code, stage, last)
+    _delay(nodes, code, stage, apart, last)
     return Stages(tuple(stage), tuple(code), last, _kept(expression, code, stage, last))
 
 
-def _splits(nodes: tuple[TypedNode, ...], node: TypedNode) -> bool:
-    """Whether a node's operands have to be computed in an earlier stage.
+def _splits(nodes: tuple[TypedNode, ...], node: TypedNode, apart: Sequence[bool]) -> bool:
+    """Whether a compiled node's operands have to be computed in an earlier stage.
 
-    The compiler may skip an operand of ``where`` for elements that do not need it, and with it the
-    flags that NumPy would raise. It cannot skip operands that the condition needs, too.
+    The compiler drops what a result does not depend on, and with it the flags that NumPy would
+    raise. It may skip operands of ``where`` that an element does not need, unless the condition
+    needs them, too. It casts integers to integers without the floats between them.
     """
-    if node.op != "where" or not any(_raises(nodes, arg) for arg in node.args[1:]):
-        return False
-    before: set[int] = set()
-    found = [node.args[0]]
+    if node.op == "where":
+        before = _computed(nodes, node.args[:1])
+        return any(_raises(nodes, arg) and arg not in before for arg in node.args[1:])
+    if node.op == "cast" and node.dtype.kind in "iu":
+        return any(_is_of_integers(nodes, found) for found in _computed(nodes, node.args, apart))
+    return False
+
+
+def _computed(
+    nodes: tuple[TypedNode, ...], positions: Sequence[int], apart: Sequence[bool] = ()
+) -> set[int]:
+    """Return the nodes that some nodes depend on, and these; those in one stage by ``apart``."""
+    known: set[int] = set()
+    found = list(positions)
     while found:
         position = found.pop()
-        if position not in before:
-            before.add(position)
-            found.extend(nodes[position].args)
-    return any(_raises(nodes, arg) and arg not in before for arg in node.args[1:])
+        if position not in known:
+            known.add(position)
+            if not apart or not apart[position]:
+                found.extend(nodes[position].args)
+    return known
+
+
+def _is_of_integers(nodes: tuple[TypedNode, ...], position: int) -> bool:
+    """Whether a node is the conversion of integers to floats."""
+    node = nodes[position]
+    return node.op == "cast" and node.dtype.kind == "f" and nodes[node.args[0]].dtype.kind != "f"
 
 
 def _raises(nodes: tuple[TypedNode, ...], position: int) -> bool:
@@ -75,14 +97,16 @@ def _raises(nodes: tuple[TypedNode, ...], position: int) -> bool:
     return node.op not in SILENT and node.dtype.kind in "fc"
 
 
-def _delay(nodes: tuple[TypedNode, ...], code: _Codes, stage: list[int], last: int) -> None:
+def _delay(
+    nodes: tuple[TypedNode, ...], code: _Codes, stage: list[int], apart: list[bool], last: int
+) -> None:
     """Move compiled nodes to their latest stage, so that fewer results have to be kept."""
     latest = [last] * len(nodes)
     for position in reversed(range(len(nodes))):
         node = nodes[position]
         if code[position] is not None:
             stage[position] = max(stage[position], latest[position] - latest[position] % 2)
-        bound = stage[position] - (2 if _splits(nodes, node) else 0)
+        bound = stage[position] - (2 if apart[position] and code[position] is not None else 0)
         for arg in node.args:
             latest[arg] = min(latest[arg], bound)
 

@@ -83,6 +83,13 @@ DAYS = chunked(np.datetime64("2000-01-01", "ns") + RANDOM.integers(0, 9999, SHAP
 RECORDS = chunked(np.zeros(SHAPE, [("a", "f8"), ("b", "i1")]))
 OBJECTS = chunked(np.full(SHAPE, 2**80, dtype=object))
 PACKED = whole("i2", -32768, 32767)
+WIDE = whole("i8", -(2**50), 2**50)
+BY_FLOATS = [
+    lambda x: x.astype("f8"),
+    lambda x: da.floor(x.astype("f4")),
+    lambda x: da.where(x > 0, x.astype("f8"), 0.5),
+    lambda x: x.astype("f8") * x.astype("f8"),
+]
 LAYOUTS = {
     "unaligned": unaligned(FLOATS),
     "field of a record": field(FLOATS),
@@ -137,6 +144,7 @@ CASES = {
     "one branch casts": da.where(X > 0, (X * 1).astype("i4"), 3),
     "nested conditions": da.where(X != 0, 1 / X, da.where(X > 1, da.log(X), -0.0)) * 2,
     "casts": [(X * 1).astype(t) for t in ("i1", "u2", "u4", "u8", "f2", "f4", "?")],
+    "integers by way of floats": [f(WIDE).astype(t) for t in ("i4", "i2", "u1") for f in BY_FLOATS],
     "row, column and Fortran": [f((ROW + COLUMN) * TURNED) for f in (abs, user, da.sum, da.std)],
     "sums of them along axes": [((ROW + COLUMN) * TURNED).sum(axis=a) for a in (0, 1)],
     "Fortran first": [f((ROW * TURNED) + COLUMN) for f in (abs, da.sum, da.std)],
