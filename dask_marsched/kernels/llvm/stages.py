@@ -41,7 +41,7 @@ def stages(expression: TypedExpression, exact: bool) -> Stages:
         callable_ = node.op in UFUNCS and not (node.op in RAISING and node.dtype.kind in "iu")
         if not own and not callable_:
             raise UnsupportedError(f"{node.op} of {', '.join(d.name for d in operands)}")
-        apart.append(code[-1] is None or _splits(nodes, node, apart))
+        apart.append(code[-1] is None or _splits(nodes, node, code, apart))
         earliest = max((stage[arg] for arg in node.args), default=0)
         if earliest % 2 == own:
             earliest += 1
@@ -54,7 +54,9 @@ def stages(expression: TypedExpression, exact: bool) -> Stages:
     return Stages(tuple(stage), tuple(code), last, _kept(expression, code, stage, last))
 
 
-def _splits(nodes: tuple[TypedNode, ...], node: TypedNode, apart: Sequence[bool]) -> bool:
+def _splits(
+    nodes: tuple[TypedNode, ...], node: TypedNode, code: _Codes, apart: Sequence[bool]
+) -> bool:
     """Whether a compiled node's operands have to be computed in an earlier stage.
 
     The compiler drops what a result does not depend on, and with it the flags that NumPy would
@@ -63,7 +65,8 @@ def _splits(nodes: tuple[TypedNode, ...], node: TypedNode, apart: Sequence[bool]
     """
     if node.op == "where":
         before = _computed(nodes, node.args[:1])
-        return any(_raises(nodes, arg) and arg not in before for arg in node.args[1:])
+        found = _computed(nodes, node.args[1:], apart)
+        return any(code[p] is not None and _raises(nodes, p) for p in found - before)
     if node.op == "cast" and node.dtype.kind in "iu":
         return any(_is_of_integers(nodes, found) for found in _computed(nodes, node.args, apart))
     return False
@@ -72,7 +75,7 @@ def _splits(nodes: tuple[TypedNode, ...], node: TypedNode, apart: Sequence[bool]
 def _computed(
     nodes: tuple[TypedNode, ...], positions: Sequence[int], apart: Sequence[bool] = ()
 ) -> set[int]:
-    """Return the nodes that some nodes depend on, and these; those in one stage by ``apart``."""
+    """Return the nodes that some nodes depend on, and these; by ``apart`` those in one stage."""
     known: set[int] = set()
     found = list(positions)
     while found:

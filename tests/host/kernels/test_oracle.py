@@ -83,6 +83,9 @@ DAYS = chunked(np.datetime64("2000-01-01", "ns") + RANDOM.integers(0, 9999, SHAP
 RECORDS = chunked(np.zeros(SHAPE, [("a", "f8"), ("b", "i1")]))
 OBJECTS = chunked(np.full(SHAPE, 2**80, dtype=object))
 PACKED = whole("i2", -32768, 32767)
+NORMAL = RANDOM.normal(0, 3, SHAPE)
+#: A branch that warns for zeros alone is not noticed among other warnings.
+POINTED = chunked(np.where(abs(NORMAL) < 0.3, 0.0, NORMAL))
 WIDE = whole("i8", -(2**50), 2**50)
 BY_FLOATS = [
     lambda x: x.astype("f8"),
@@ -101,7 +104,6 @@ LAYOUTS = {
     "one value": np.broadcast_to(FLOATS[0, 0], SHAPE),
 }
 
-NORMAL = RANDOM.normal(0, 3, SHAPE)
 ROW, COLUMN, TURNED = (
     da.from_array(Source(values), chunks=-1, asarray=False)
     for values in (NORMAL[:1], NORMAL[:, :1], np.asfortranarray(NORMAL))
@@ -143,6 +145,10 @@ CASES = {
     "one condition casts": da.where(da.abs(X) < 1e9, X, 0).astype("i8") % 7,
     "one branch casts": da.where(X > 0, (X * 1).astype("i4"), 3),
     "nested conditions": da.where(X != 0, 1 / X, da.where(X > 1, da.log(X), -0.0)) * 2,
+    "one branch of many operations": [
+        da.where(POINTED > 1, f, 2.0) + 0
+        for f in (-(1 / POINTED), -(POINTED / POINTED), abs(POINTED * 1e308), 1 / POINTED > 0)
+    ],
     "casts": [(X * 1).astype(t) for t in ("i1", "u2", "u4", "u8", "f2", "f4", "?")],
     "integers by way of floats": [f(WIDE).astype(t) for t in ("i4", "i2", "u1") for f in BY_FLOATS],
     "row, column and Fortran": [f((ROW + COLUMN) * TURNED) for f in (abs, user, da.sum, da.std)],
