@@ -68,8 +68,11 @@ _SILENT_FLOATS: dict[str, OperationCode] = {
     "positive": lambda code, x: x,
     "sign": sign,
 }
+COMPARISONS = frozenset(_SIGNS)
+#: Operations of a float that tell whether it is NaN, infinite, negative or zero.
+CLASSIFICATIONS = frozenset({"isfinite", "isinf", "isnan", "sign"})
 #: Operations of floats whose code raises no flag.
-SILENT = frozenset({"input", *_SILENT_FLOATS})
+SILENT = frozenset({"input", "where", *_SILENT_FLOATS})
 _FLOATS: dict[str, OperationCode] = {
     **_SILENT_FLOATS,
     **_instructions({"add": "fadd", "subtract": "fsub", "multiply": "fmul", "divide": "fdiv"}),

@@ -11,7 +11,13 @@ from dataclasses import dataclass
 
 from dask_marsched.kernels.backend import UnsupportedError
 from dask_marsched.kernels.expression import TypedExpression, TypedNode
-from dask_marsched.kernels.llvm.operations import SILENT, OperationCode, operation_code
+from dask_marsched.kernels.llvm.operations import (
+    CLASSIFICATIONS,
+    COMPARISONS,
+    SILENT,
+    OperationCode,
+    operation_code,
+)
 from dask_marsched.kernels.operations import RAISING, UFUNCS
 
 _Codes = list[OperationCode | None]
@@ -60,16 +66,25 @@ def _splits(
     """Whether a compiled node's operands have to be computed in an earlier stage.
 
     The compiler drops what a result does not depend on, and with it the flags that NumPy would
-    raise. It may skip operands of ``where`` that an element does not need, unless the condition
-    needs them, too. It casts integers to integers without the floats between them.
+    raise: operands of ``where`` that an element does not need, unless the condition needs them;
+    the floats between integers; the root in ``sqrt(x) != 0``, or all of ``y`` in ``y < y``. Floats
+    that were integers may be known not to be NaN.
     """
+    if node.op == "input" or (node.op != "where" and nodes[node.args[0]].dtype.kind != "f"):
+        return False
+    found = _computed(nodes, node.args[-2:], apart)
     if node.op == "where":
-        before = _computed(nodes, node.args[:1])
-        found = _computed(nodes, node.args[1:], apart)
-        return any(code[p] is not None and _raises(nodes, p) for p in found - before)
+        found -= _computed(nodes, node.args[:1])
+    noisy = any(code[p] is not None and _raises(nodes, p) for p in found)
+    of_integers = any(_is_of_integers(nodes, p) for p in found)
     if node.op == "cast" and node.dtype.kind in "iu":
-        return any(_is_of_integers(nodes, found) for found in _computed(nodes, node.args, apart))
-    return False
+        return of_integers
+    return noisy and (
+        node.op == "where"
+        or (node.op == "cast" and node.dtype.kind == "b")
+        or (node.op in COMPARISONS and node.args[0] == node.args[1])
+        or (node.op in CLASSIFICATIONS and of_integers)
+    )
 
 
 def _computed(

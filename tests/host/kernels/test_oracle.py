@@ -149,6 +149,12 @@ CASES = {
         da.where(POINTED > 1, f, 2.0) + 0
         for f in (-(1 / POINTED), -(POINTED / POINTED), abs(POINTED * 1e308), 1 / POINTED > 0)
     ],
+    "only whether": [
+        da.sqrt(POINTED).any(axis=0), da.sqrt(POINTED).astype(bool) | (POINTED > 9),
+        da.where(da.sqrt(POINTED), POINTED, 2.0), (1 / POINTED) < (1 / POINTED),
+        *(f(whole("i8", -2, 2).astype("f8") ** -1) for f in (da.isnan, da.isinf, da.sign)),
+        *(f(da.sqrt(whole("i4", -2, 2))) for f in (da.isnan, da.isinf, da.isfinite, da.sign)),
+    ],
     "casts": [(X * 1).astype(t) for t in ("i1", "u2", "u4", "u8", "f2", "f4", "?")],
     "integers by way of floats": [f(WIDE).astype(t) for t in ("i4", "i2", "u1") for f in BY_FLOATS],
     "row, column and Fortran": [f((ROW + COLUMN) * TURNED) for f in (abs, user, da.sum, da.std)],
