@@ -1,4 +1,7 @@
-"""Evaluates expressions with NumPy's own functions; their results are the reference."""
+"""Evaluates expressions with NumPy's own functions; their results are the reference.
+
+Only Python's operators on scalars may differ from these functions, and `bind` refuses them then.
+"""
 
 from __future__ import annotations
 
