@@ -113,8 +113,8 @@ def operation_code(
     if op == "where":
         return _instruction("select")
     if op == "cast":
-        if operands[0].kind == "f" and node.dtype.str[1:] == "u8":
-            return None
+        if operands[0].kind == "f" and node.dtype.str[1:] in ("u4", "u8"):
+            return None  # NumPy's result depends on the processor's instructions
         return partial(_cast, source=operands[0], target=node.dtype)
     if kind == "f" and op == "power":
         power = (_EXACT_POWERS if exact else _POWERS).get(node.param)
@@ -144,8 +144,8 @@ def _cast(code: Code, a: Any, source: np.dtype[Any], target: np.dtype[Any]) -> A
             return at.fpext(a, kind) if source.itemsize < target.itemsize else at.fptrunc(a, kind)
         return at.sitofp(a, kind) if source.kind == "i" else at.uitofp(a, kind)
     if source.kind == "f":
-        # as C compilers do: small integers through 32 bits, unsigned ones through 64
-        width = 64 if target.itemsize == 8 or target.str[1:] == "u4" else 32
+        # as C compilers do: small integers through 32 bits
+        width = 64 if target.itemsize == 8 else 32
         found = at.fptosi(a, ir.IntType(width))
         return found if width == 8 * target.itemsize else at.trunc(found, kind)
     if source.kind != "b" and source.itemsize > target.itemsize:

@@ -162,6 +162,9 @@ CASES = {
     "Fortran first": [f((ROW * TURNED) + COLUMN) for f in (abs, da.sum, da.std)],
     "unpacked": da.where(PACKED == -32768, np.float32(np.nan), PACKED * np.float32(0.01) + 273),
     "beyond the type": (whole("u1", 0, 200) + 1 < 300) & (whole("i1") > -1000),
+    "floats beyond the type": [
+        (chunked(NORMAL) * 2.0**40).astype(t) + 1 for t in ("i4", "u4", "i2", "u2")
+    ],
     "u8 and i8": (whole("u8", 0, 99) - whole("i8")) * 2,
     "integers by zero": whole("i4") // whole("i4", -2, 2) + whole("i4") % whole("i4", -2, 2),
     "least by minus one": (whole("i4") * 0 + (-(2**31))) // whole("i4", -1, 2) + 1,
