@@ -247,6 +247,10 @@ def fused(*operations):
     return Task.fuse(*tasks)
 
 
+def names_of(operations):
+    return " ".join(function.__name__ for function, *_ in operations)
+
+
 @pytest.mark.parametrize(
     "operations",
     [
@@ -267,7 +271,7 @@ def fused(*operations):
         [(abs, CIRCLING), (operator.mul, np.ones(9000))],
         [(operator.truediv, np.float64(1), 0), (operator.mul, np.ones(9000)), (operator.add, 1)],
     ],
-    ids=str,
+    ids=names_of,
 )  # fmt: skip
 def test_scalars_are_computed_by_their_operators(operations, runner):
     """Python's do not overflow and are promoted otherwise; NumPy's are rounded otherwise."""
