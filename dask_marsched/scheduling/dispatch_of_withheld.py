@@ -78,9 +78,16 @@ class Dispatcher:
                 placed = self._paced(now)
             else:
                 placed = self._evenly(self.free_slots.candidates(now))
+            self._forget_ended_waits()
             self._end_mutual_waits(placed)
         self.free_slots.dispatched()
         return placed
+
+    def _forget_ended_waits(self) -> None:
+        still = {holder for holders in self._awaited.values() for holder in holders}
+        for holder in list(self._awaited_since):
+            if holder not in still and not in_progress(holder):
+                del self._awaited_since[holder]
 
     def _end_mutual_waits(self, placed: Placed) -> None:
         """Place a task on each free worker that waits for workers with nothing to do.
@@ -89,10 +96,6 @@ class Dispatcher:
         """
         at_work = {ws for _, ws in placed}
         awaited, self._awaited = self._awaited, {}
-        still = {holder for holders in awaited.values() for holder in holders}
-        for holder in list(self._awaited_since):
-            if holder not in still and not in_progress(holder):
-                del self._awaited_since[holder]
         for ws, holders in awaited.items():
             if ws in at_work or not self.free_slots.has_free_slot(ws):
                 continue
@@ -187,8 +190,8 @@ class Dispatcher:
         offer = self._offer(ws)
         if offer is None:
             return None
-        awaited = snapshot.awaited_holders(offer.operand, ws, self.withholding.bound_alike)
-        if awaited := self._not_late(awaited):
+        holders = snapshot.awaited_holders(offer.operand, ws, self.withholding.bound_alike)
+        if awaited := self._not_late(holders):
             self._awaited[ws] = awaited
             return None
         duration = snapshot.duration(offer.operand)
@@ -208,9 +211,9 @@ class Dispatcher:
         return offer
 
     def _not_late(self, holders: list[WorkerState]) -> list[WorkerState]:
-        """Return those of the workers that have ended a task since others began to wait for them.
+        """Return those for which others have not waited for `LATENCY` seconds, or begin to wait.
 
-        The others do without the rest: they may run a task that takes far longer than its kind.
+        The rest may run a task that takes far longer than its kind: nobody waits for them.
         """
         if not holders:
             return holders
