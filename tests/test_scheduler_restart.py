@@ -229,6 +229,7 @@ def test_fire_and_forget_in_an_outage(cluster, client, ends_meanwhile):
         cluster.open_gate()
     poll_for(lambda: cluster.ran()["20"] == 1, PATIENCE)
     poll_for(lambda: not client.run_on_scheduler(tasks_known), PATIENCE)
+    client.run_on_scheduler(_wait_for_journal)
     restart(cluster)  # it has run, and does not run again
     client.wait_for_workers(2, timeout=PATIENCE)
     assert client.gather(client.map(operator.neg, range(10))) == [-i for i in range(10)]

@@ -91,6 +91,7 @@ BOUNDED = (
     "free_slots",
     "_seen",  # the queues at the last look, until the next one
     "_moved",
+    "_tenures",
     # histories of bounded length, and the names of kinds of errors
     "graphs",
     "_done",
@@ -180,4 +181,5 @@ async def test_nothing_is_left_of_workers_that_are_gone(c, s, a):
     assert len(engine.dispatcher.free_slots.finished) <= 1
     assert len(engine.dispatcher.free_slots._free) <= 1
     assert len(engine.policies.withholding._moved) <= 1
+    assert len(engine.policies.withholding._tenures) <= 1
     assert len(engine._joined) == 1
