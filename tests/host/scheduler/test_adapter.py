@@ -290,7 +290,7 @@ FAILURES = [
 @pytest.mark.parametrize(
     ("kind", "policy", "method"), FAILURES, ids=lambda v: "" if isinstance(v, type) else str(v)
 )
-@gen_cluster(client=True, nthreads=TWO_WORKERS, timeout=10)
+@gen_cluster(client=True, nthreads=TWO_WORKERS)
 async def test_a_policy_that_raises(c, s, a, b, kind, policy, method, every, saturation):
     s.WORKER_SATURATION = saturation
     plugin = MarsSchedulerPlugin(**{kind: policy(method, every)})
