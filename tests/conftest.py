@@ -4,10 +4,8 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 
 import dask
-import psutil
 import pytest
 from distributed import LocalCluster
-from distributed.system_monitor import SystemMonitor
 from hypothesis import settings
 
 from tests.processes import (
@@ -40,15 +38,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--screenshots",
         metavar="DIR",
         help="where the browser tests put their pictures (docs/images), else a temporary one",
-    )
-
-
-@pytest.fixture(autouse=True)
-def memory_of_this_test(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let no worker in this process be paused for what earlier tests have left in it."""
-    stock, before = SystemMonitor.get_process_memory, psutil.Process().memory_info().rss
-    monkeypatch.setattr(
-        SystemMonitor, "get_process_memory", lambda monitor: max(0, stock(monitor) - before)
     )
 
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import sys
 
+import psutil
 import pytest
 from distributed import wait
+from distributed.system_monitor import SystemMonitor
 from distributed.utils_test import async_poll_for, gen_cluster, inc
 
 from dask_marsched.config import Settings
@@ -14,6 +16,15 @@ from tests.compat.harness import planned_cluster
 
 ONE = [("127.0.0.1", 1)]
 GB = 10**9
+
+
+@pytest.fixture(autouse=True)
+def memory_of_this_test(monkeypatch):
+    """Let no worker be paused for what earlier tests have left in this process."""
+    stock, before = SystemMonitor.get_process_memory, psutil.Process().memory_info().rss
+    monkeypatch.setattr(
+        SystemMonitor, "get_process_memory", lambda monitor: max(0, stock(monitor) - before)
+    )
 
 
 def with_quota():
