@@ -211,9 +211,9 @@ class Dispatcher:
         return offer
 
     def _not_late(self, holders: list[WorkerState]) -> list[WorkerState]:
-        """Return those for which others have not waited for `LATENCY` seconds, or begin to wait.
+        """Leave out the holders that have been waited for longer than `LATENCY` seconds.
 
-        The rest may run a task that takes far longer than its kind: nobody waits for them.
+        They may run a task that takes far longer than its kind.
         """
         if not holders:
             return holders
