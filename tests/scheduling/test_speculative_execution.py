@@ -108,6 +108,7 @@ async def test_a_task_that_nobody_can_run_hinders_no_second_run(c, s, a, b):
     await twice(s)
     GATES[1].set()
     assert await c.gather(futures) == list(range(6))
+    GATES[0].set()
     await stuck.cancel()
 
 
