@@ -16,14 +16,16 @@ from pathlib import Path
 from suites import source
 from suites.compare import Comparison, compare
 from suites.runner import ROOT, Results, Runner, stop
-from suites.table import Suite, expected, suites
+from suites.table import Suite, expected, missing, suites
 
 FOLDER = ROOT / "build" / "suites"
 
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m suites", description=__doc__)
-    parser.add_argument("suite", nargs="?", choices=list(suites()), help="default: all")
+    parser.add_argument(
+        "suite", nargs="?", choices=list(suites()), help="default: all whose package is installed"
+    )
     parser.add_argument("words", nargs="*", help="only files whose path contains one of these")
     parser.add_argument("--repository", help="a clone on this machine (default: from GitHub)")
     parser.add_argument("--ref", help="version of the tests (default: the installed package's)")
@@ -93,6 +95,13 @@ def _run(name: str, options: argparse.Namespace) -> bool:
     return not lasting and not comparison.stale
 
 
+def _all() -> list[str]:
+    left_out = missing()
+    for name, package in left_out.items():
+        print(f"{name}: left out, {package} is not installed", file=sys.stderr)
+    return [name for name in suites() if name not in left_out]
+
+
 def _terminated(*_: object) -> None:
     stop()
     os._exit(128 + signal.SIGTERM)
@@ -102,7 +111,7 @@ def main() -> None:
     """Run what the command line names."""
     signal.signal(signal.SIGTERM, _terminated)
     options = _arguments()
-    names = [options.suite] if options.suite else list(suites())
+    names = [options.suite] if options.suite else _all()
     agree = [_run(name, options) for name in names]
     sys.exit(not all(agree))
 

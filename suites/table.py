@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
 
 import yaml
@@ -31,6 +32,11 @@ def suites() -> dict[str, Suite]:
     """Return the suites by name."""
     table = yaml.safe_load((HERE / "suites.yaml").read_text())
     return {name: Suite(**row) for name, row in table.items()}
+
+
+def missing() -> dict[str, str]:
+    """Return the packages that are not installed, by the name of their suite."""
+    return {name: suite.package for name, suite in suites().items() if not find_spec(suite.package)}
 
 
 def expected() -> dict[str, str]:

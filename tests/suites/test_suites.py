@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from suites import table
 from suites.compare import compare
 from suites.runner import Result, Runner
 from suites.table import Suite, expected, suites
@@ -65,3 +66,11 @@ def test_an_entry_may_stand_for_all_parameters():
 def test_the_tables_are_read():
     assert "distributed" in suites()
     assert all(expected().values())
+
+
+def test_a_package_may_be_missing(tmp_path, monkeypatch):
+    (tmp_path / "suites.yaml").write_text(
+        "pip: {package: pip, tests: [tests]}\nother: {package: not_installed, tests: [tests]}\n"
+    )
+    monkeypatch.setattr(table, "HERE", tmp_path)
+    assert table.missing() == {"other": "not_installed"}
