@@ -1,7 +1,8 @@
 """Runs suites with stock Dask and with the plugin, and compares them test by test.
 
-``python -m suites`` runs all of them; ``python -m suites distributed test_steal`` the files of one
-whose name contains a word. Ends with 0 if the outcomes differ in the listed tests only.
+``python -m suites`` runs all whose package is installed, ``python -m suites distributed
+test_steal`` the files of one whose name contains a word. Ends with 0 if the
+outcomes differ in the listed tests only.
 """
 
 from __future__ import annotations
@@ -23,9 +24,7 @@ FOLDER = ROOT / "build" / "suites"
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m suites", description=__doc__)
-    parser.add_argument(
-        "suite", nargs="?", choices=list(suites()), help="default: all whose package is installed"
-    )
+    parser.add_argument("suite", nargs="?", choices=list(suites()), help="default: all")
     parser.add_argument("words", nargs="*", help="only files whose path contains one of these")
     parser.add_argument("--repository", help="a clone on this machine (default: from GitHub)")
     parser.add_argument("--ref", help="version of the tests (default: the installed package's)")
