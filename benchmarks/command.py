@@ -290,13 +290,15 @@ class Options:
 
 def _compare(options: Options) -> None:
     """Run workloads under each policy."""
+    if options.uneven and not options.hosts:
+        raise click.UsageError("--uneven needs --hosts")
+    if options.hosts and options.against:
+        raise click.UsageError(f"--against {options.against} runs on one host")
     columns = command.policy_columns(options.policies)
     openers: dict[str, runner.Opener] = {}
     if options.against:
         columns = (*columns, verdicts.FRISKY)
         openers[verdicts.FRISKY] = _frisky_opener(options)
-    if options.uneven and not options.hosts:
-        raise click.UsageError("--uneven needs --hosts")
     with contextlib.ExitStack() as stack:
         if options.hosts:
             opener, workers = stack.enter_context(_hosts(options, options.hosts))
@@ -316,8 +318,6 @@ def _compare(options: Options) -> None:
 @contextlib.contextmanager
 def _hosts(options: Options, count: int) -> Iterator[tuple[runner.Opener, int]]:
     """Give what opens clusters on so many hosts, and their workers."""
-    if options.against:
-        raise click.UsageError(f"--against {options.against} runs on one host")
     try:
         network_namespaces.bits_per_second(options.rate)
     except ValueError as error:

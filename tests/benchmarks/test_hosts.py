@@ -9,6 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from benchmarks.command import bench
+from benchmarks.frisky import cluster as frisky
 from benchmarks.hosts import network_namespaces
 
 needs_namespaces = pytest.mark.skipif(
@@ -93,7 +94,9 @@ def test_rates_are_written_as_iproute2_has_them(rate, bits):
         (["--uneven"], "--uneven needs --hosts"),
     ],
 )
-def test_wrong_options_are_refused(options, message):
+def test_wrong_options_are_refused(monkeypatch, options, message):
+    # Refused before Frisky is downloaded.
+    monkeypatch.setattr(frisky, "environment", lambda python: pytest.fail("made an environment"))
     ended = CliRunner().invoke(bench, options)
     assert ended.exit_code == 2
     assert message in ended.output
