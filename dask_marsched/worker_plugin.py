@@ -76,7 +76,7 @@ class MarsWorkerPlugin(WorkerPlugin):
         self.settings = Settings().replace(**settings)
         #: Those that are installed: of `_REPORTED`, and ``heartbeat``.
         self._parts: dict[str, Any] = {}
-        self._failures = {"shared": Counters(), "runs": Counters()}
+        self._failures = {"messages": Counters(), "shared": Counters(), "runs": Counters()}
         self._reasons = dict.fromkeys(WORKER_PARTS, "not started on a worker")
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -121,7 +121,8 @@ class MarsWorkerPlugin(WorkerPlugin):
             runs = TaskRuns(worker, interrupts, admission.has_half_free, self._retain, caught)
             self._install("runs", runs)
         if on:
-            caught = self._failures["shared"].caught
+            # Under "messages", which no setting switches off.
+            caught = self._failures["messages"].caught
             self._install("heartbeat", HeartbeatMetrics(worker, self.report, caught))
 
     def _install(self, name: str, part: Any) -> None:

@@ -246,7 +246,14 @@ def test_text_is_readable():
         exceptions={"update_graph": 1},
         last_exception="ValueError: no",
         workers={
-            "tcp://b:1": {"quota": QUOTA, "store": STORE, "shared": SHARED, "reasons": {}},
+            "tcp://b:1": {
+                "quota": QUOTA,
+                "store": STORE,
+                "shared": SHARED,
+                "messages": {"answers": 8, "exceptions": {}},
+                "runs": {"runs": 1, "tasks": 2, "exceptions": {"runs": 3}},
+                "reasons": {},
+            },
             "tcp://b:3": {
                 "quota": None,
                 "store": STORE,
@@ -271,7 +278,7 @@ def test_text_is_readable():
         "evictions 5, deferrals 6, forced 7, exceptions choose 1; "
         "store in memory 1.00 kiB, spilled 2.00 kiB, on disk 3 B; "
         "shared published 1 B, mapped 2 B, received by handle 3 B, by TCP 4 B, "
-        "published unasked 5, published without a copy 6",
+        "published unasked 5, published without a copy 6; runs exceptions runs 3",
         "  worker tcp://b:3: no quota: no limit; "
         "store in memory 1.00 kiB, spilled 2.00 kiB, on disk 3 B; no shared: no nanny",
         "  not installed on  tcp://b:2; off there: store",

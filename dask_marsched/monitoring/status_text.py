@@ -32,6 +32,9 @@ _SHOWN: dict[str, tuple[dict[str, str], tuple[str, ...]]] = {
         ("ahead", "made_here"),
     ),
     "interrupts": ({}, ("interrupted", "still_running")),
+    # only their exceptions
+    "messages": ({}, ()),
+    "runs": ({}, ()),
 }
 #: Labels of counts whose names do not explain themselves.
 _LABELS = {

@@ -4,6 +4,7 @@ import msgpack
 from distributed.utils_test import async_poll_for, gen_cluster, inc
 
 from dask_marsched.config import Settings
+from dask_marsched.monitoring.status_text import worker_text
 from dask_marsched.scheduler_plugin import MarsSchedulerPlugin
 from dask_marsched.worker.heartbeat_metrics import METRIC, HeartbeatMetrics, figures
 
@@ -95,6 +96,19 @@ async def test_heartbeats_contain_the_metrics_until_the_plugin_is_removed(c, s, 
     await async_poll_for(lambda: METRIC not in a.metrics, 5)
     await a.heartbeat()
     assert METRIC not in s.workers[a.address].metrics
+
+
+@gen_cluster(client=True, nthreads=[("127.0.0.1", 1)])
+async def test_failures_are_reported_where_nothing_is_shared(c, s, a):
+    await c.register_plugin(MarsSchedulerPlugin(settings=Settings(store_shared=False)))
+    plugin = a.plugins["marsched"]
+    part = plugin._parts["interrupts"]
+    part.report = lambda: 1 / 0
+    await a.heartbeat()
+    del part.report
+    report = plugin.report()
+    assert report["messages"]["exceptions"] == {"heartbeat": 1}
+    assert "messages exceptions heartbeat 1" in worker_text(report)
 
 
 @gen_cluster(client=True, nthreads=[("127.0.0.1", 1)])
