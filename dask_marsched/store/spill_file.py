@@ -9,6 +9,7 @@ import tempfile
 import threading
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 
@@ -103,14 +104,22 @@ class SpilledFrames:
         return True
 
 
-class SpillFile:
-    """The spill file of a worker, in a directory made if missing. Thread-safe; raises OSError."""
+class SpillFileFull(Exception):
+    """What is to be written would exceed the bound of a `SpillFile`."""
 
-    def __init__(self, directory: str) -> None:
+
+class SpillFile:
+    """The spill file of a worker, in a directory made if missing. Thread-safe; raises OSError.
+
+    It holds ``most`` bytes at most, False for any number.
+    """
+
+    def __init__(self, directory: str, most: int | Literal[False] = False) -> None:
         os.makedirs(directory, exist_ok=True)
         # Most workers never spill, so the first write opens the file. Here: whether it could.
         os.close(_nameless_file(directory))
         self._directory = directory
+        self._most = most
         self._syncs = _must_sync(directory)
         # Then writes take turns, as an error is told once, to whoever syncs next.
         self._turn = threading.Lock() if self._syncs else contextlib.nullcontext()
@@ -125,11 +134,17 @@ class SpillFile:
     def write(
         self, lengths: tuple[int, ...], frames: Iterable[Iterable[memoryview]]
     ) -> SpilledFrames:
-        """Write frames, each in one-dimensional pieces; on an OSError nothing stays allocated."""
+        """Write frames, each in one-dimensional pieces.
+
+        May raise an OSError or `SpillFileFull`; then nothing stays allocated.
+        """
         offsets, nbytes = frame_offsets(lengths)
         if not nbytes:
             return SpilledFrames(self, None, lengths)
         with self.releases.held():
+            # Here, as other threads may be about to write as well.
+            if self._most is not False and self.live + nbytes > self._most:
+                raise SpillFileFull
             if self.fd < 0:
                 self.fd = _nameless_file(self._directory)
             allocation = self._table.allocate(nbytes)

@@ -28,7 +28,7 @@ from dask_marsched.store.frames import (
 )
 from dask_marsched.store.identities import IdentityMap
 from dask_marsched.store.mapping import Mapping
-from dask_marsched.store.spill_file import SpilledFrames, SpillFile
+from dask_marsched.store.spill_file import SpilledFrames, SpillFile, SpillFileFull
 
 #: Smallest array whose place in memory is recorded, bytes.
 _LEAST_NOTED = 64 * 1024
@@ -58,14 +58,14 @@ class SpillTier(MutableMapping[Key, object]):
     def __init__(
         self, directory: str, max_weight: int | Literal[False], compression: str | None
     ) -> None:
-        self.max_weight = max_weight
         self.compression = compression
         # Of chunks, and of their bytes. The unchanged were not written: they were unmodified since
         # read from disk, or shared memory with such.
         kinds = ("written", "unchanged", "read")
         self.counters = {f"{kind}{unit}": 0 for kind in kinds for unit in ("", "_bytes")}
         self.total_weight = SpilledSize(0, 0)
-        self._file = SpillFile(directory)
+        # The bound is one of the disk, so that chunks mapped back count as well.
+        self._file = SpillFile(directory, max_weight)
         self.entries: dict[Key, Entry] = {}
         # By array: the entry from which it was mapped, the mapping, and its layout then.
         self._origins: IdentityMap[tuple[Entry, Mapping, _Layout]] = IdentityMap()
@@ -201,11 +201,11 @@ class SpillTier(MutableMapping[Key, object]):
         except Exception as error:
             raise PickleError(key) from error
         nbytes = sum(lengths)
-        # The bound is one of the disk, so that chunks mapped back count as well.
-        if self.max_weight is not False and self._file.live + nbytes > self.max_weight:
-            raise MaxSpillExceeded(key)
-        with context_meter.meter("disk-write", "seconds"):
-            spilled = self._file.write(lengths, frames)
+        try:
+            with context_meter.meter("disk-write", "seconds"):
+                spilled = self._file.write(lengths, frames)
+        except SpillFileFull:
+            raise MaxSpillExceeded(key) from None
         context_meter.digest_metric("disk-write", 1, "count")
         context_meter.digest_metric("disk-write", nbytes, "bytes")
         self.counters["written"] += 1

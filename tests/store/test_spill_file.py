@@ -9,7 +9,7 @@ from sortedcontainers import SortedKeyList
 
 from dask_marsched.store import extents, mapping, spill_file
 from dask_marsched.store.frames import from_frames, to_frames
-from dask_marsched.store.spill_file import SpillFile, is_remote
+from dask_marsched.store.spill_file import SpillFile, SpillFileFull, is_remote
 from tests.store.arrays import kinds, same, spill
 
 X = np.arange(1 << 18, dtype=float)
@@ -47,6 +47,20 @@ def test_nothing_is_open_before_something_is_spilled(tmp_path):
     spilled = spill(file, [X.view("u1").data])
     (frame,), _ = spilled.read()
     assert (np.frombuffer(frame) == X).all()
+
+
+def test_what_is_being_written_counts_against_the_bound(tmp_path):
+    file = SpillFile(str(tmp_path), most=X.nbytes)
+
+    def frames():
+        with pytest.raises(SpillFileFull):
+            spill(file, [memoryview(b"1")])
+        yield [X.view("u1").data]
+
+    spilled = file.write((X.nbytes,), frames())
+    del spilled
+    assert file.live == 0
+    spill(file, [X.view("u1").data])
 
 
 def test_the_spill_file_is_unlinked_if_it_cannot_be_unnamed(tmp_path, monkeypatch):
