@@ -49,6 +49,17 @@ def bundled(
     return left | made, stand_for
 
 
+def bundled_in(node: Any) -> list[Key]:
+    """Return the keys of the tasks that a bundle makes, none for another task."""
+    if not isinstance(node, Task) or node.func is not _identity_cast:
+        return []
+    return [task.key for task in node.args if isinstance(task, Task)] if _is_named(node.key) else []
+
+
+def _is_named(key: Key) -> bool:
+    return isinstance(key, tuple) and "-bundle-" in str(key[0])
+
+
 def _layers(keys: Sequence[Key]) -> str:
     names = {str(key[0] if isinstance(key, tuple) else key) for key in keys}
     return hashlib.sha256(repr(sorted(names)).encode()).hexdigest()[:32]

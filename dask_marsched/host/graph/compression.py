@@ -19,7 +19,7 @@ from distributed.scheduler import Scheduler, TaskState
 from dask_marsched.core.graph import OperandGraph
 from dask_marsched.fallbacks.counters import Counters
 from dask_marsched.host.graph import fused_tasks
-from dask_marsched.host.graph.bundles import bundled
+from dask_marsched.host.graph.bundles import bundled, bundled_in
 from dask_marsched.host.graph.fused_tasks import Joinable, join
 from dask_marsched.host.graph.numbering import canonically_numbered, numbered
 from dask_marsched.host.graph.result_sizes import ChunkSizes
@@ -266,6 +266,11 @@ class GraphCompression(ArrivingGraphs):
     def has_fused(self, keys: Iterable[Key]) -> None:
         """Take note of fused tasks; they keep their run spec when they are sent again."""
         self._fused.update(keys)
+
+    def joined(self, ts: TaskState) -> list[Key]:
+        """Return the keys of the tasks that were fused or bundled into one, none for others."""
+        is_whole = ts.key not in self._fused
+        return bundled_in(ts.run_spec) if is_whole else fused_tasks.tasks_in(ts.run_spec)
 
     def count(self, request: CompressionRequest) -> None:
         """Count the fused tasks, and the tasks that replace them."""

@@ -11,6 +11,7 @@ from dask._task_spec import Alias, DataNode, GraphNode, Task, TaskRef, _execute_
 from dask.typing import Key
 
 from dask_marsched.host.graph.array_layers import innermost
+from dask_marsched.host.graph.bundles import bundled_in
 from dask_marsched.host.graph.function_effects import describe_effects, within_reach
 
 #: Verdicts of `Joinable`: the task is never fused; its duration is unknown, since it calls a
@@ -164,3 +165,12 @@ def join(head: Key, members: Sequence[Key], dsk: Mapping[Key, GraphNode]) -> Gra
         # A task with inputs is no data producer, whatever its steps are.
         _data_producer=not outside and any(step.data_producer for step in steps.values()),
     )
+
+
+def tasks_in(node: Any) -> list[Key]:
+    """Return the keys of the tasks that a bundle or a fused task runs, none for another task."""
+    if not isinstance(node, Task) or node.func is not _execute_subgraph:
+        return bundled_in(node)
+    steps = node.args[0].items()
+    inside = [key for name, step in steps for key in bundled_in(step) or [name]]
+    return inside if node.key in inside else [*inside, node.key]  # it was an alias

@@ -39,12 +39,13 @@ class CostModel:
         costs = costs.renamed(dsk, known.exact)
         nbytes = self._sized(dsk, costs, groups, known.exact, known.estimated)
         operations = TaskOperations(expr, dsk, nbytes)
+        recorded = {**costs.seconds, **_apart(costs, dsk, operations)}
         self._costs: dict[Any, tuple[float, int]] = {}
         for key, task in dsk.items():
             if key in costs.held:
                 self._costs[key] = (0.0, nbytes[key])
                 continue
-            seconds = costs.seconds.get(key)
+            seconds = recorded.get(key)
             source = "recorded"
             if seconds is None:
                 touched = nbytes[key] + sum(nbytes[other] for other in task.dependencies)
@@ -99,8 +100,19 @@ class CostModel:
         return self._costs[key]
 
 
+def _apart(costs: Costs, dsk: Mapping[Any, Any], operations: TaskOperations) -> dict[Any, float]:
+    """Return durations of tasks that were recorded as one: its own, shared as those derived."""
+    found: dict[Any, float] = {}
+    for head, members in costs.joined.items():
+        derived = {key: derived_seconds(operations.of(key)) for key in members if key in dsk}
+        if derived and head in costs.seconds:
+            scale = costs.seconds[head] / sum(derived.values())
+            found.update((key, scale * seconds) for key, seconds in derived.items())
+    return found
+
+
 class _GroupMeans:
-    """Means over the recorded tasks of each group (``dask.utils.key_split``)."""
+    """Means over the recorded tasks of each group (``dask.utils.key_split``), joined ones apart."""
 
     def __init__(self, costs: Costs) -> None:
         self._results: dict[str, tuple[int, int, int]] = {}
@@ -108,7 +120,7 @@ class _GroupMeans:
         fixed, rate = _USUAL
         for key, size in costs.nbytes.items():
             inputs = costs.input_nbytes.get(key)
-            if inputs is None:
+            if inputs is None or key in costs.joined:
                 continue
             group = key_split(key)
             count, read, made = self._results.get(group, (0, 0, 0))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,8 @@ class Costs:
     seconds: Mapping[Any, float] = dataclasses.field(default_factory=dict)
     #: Bytes of all inputs of each task, from which costs of other tasks are learnt.
     input_nbytes: Mapping[Any, int] = dataclasses.field(default_factory=dict)
+    #: Keys of the tasks that were recorded as a single one, by its key.
+    joined: Mapping[Any, Sequence[Any]] = dataclasses.field(default_factory=dict)
     #: Workers that hold each result before the graph runs. Such results cost no time.
     held: Mapping[Any, Places] = dataclasses.field(default_factory=dict)
     overhead: float = 1.0  #: Default of ``overhead`` in `simulate`, see :class:`ClusterSpec`.
@@ -70,30 +72,38 @@ class Costs:
         order. If a size in ``exact`` or the number of tasks shows that the data differ, none do.
         """
         dsk = list(dsk)
-        unknown = [key for key in dsk if key not in self.nbytes]
+        own = dict.fromkeys([*self.nbytes, *toolz.concat(self.joined.values())])
+        unknown = [key for key in dsk if key not in own]
         if not unknown:
             return self
         present = set(dsk)
-        absent = (key for key in self.nbytes if key not in present)
+        absent = (key for key in own if key not in present)
         recorded: dict[Any, list[Any]] = toolz.groupby(without_token, absent)
         names = {_name(bare) for bare in recorded}
         nbytes, seconds = dict(self.nbytes), dict(self.seconds)
         input_nbytes = dict(self.input_nbytes)
+        new: dict[Any, Any] = {}
         for key in unknown:
             bare = without_token(key)
             candidates = recorded.get(bare, [])
             size = (exact or {}).get(key)
-            match = next((k for k in candidates if size is None or self.nbytes[k] == size), None)
+            match = next((k for k in candidates if size in (None, self.nbytes.get(k, size))), None)
             if match is None and _name(bare) in names:
                 return self
             if match is None:
                 continue
             candidates.remove(match)
-            nbytes[key] = self.nbytes[match]
-            for mapping in (seconds, input_nbytes):
+            new[match] = key
+            for mapping in (nbytes, seconds, input_nbytes):
                 if match in mapping:
                     mapping[key] = mapping[match]
-        return dataclasses.replace(self, nbytes=nbytes, seconds=seconds, input_nbytes=input_nbytes)
+        joined = {
+            head: tuple(new.get(key, key) for key in members)
+            for head, members in self.joined.items()
+        }
+        return dataclasses.replace(
+            self, nbytes=nbytes, seconds=seconds, input_nbytes=input_nbytes, joined=joined
+        )
 
 
 def _name(bare: Any) -> Any:

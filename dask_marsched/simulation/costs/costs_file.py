@@ -29,11 +29,14 @@ def write(
     from pyarrow import parquet
 
     keys = list(costs["nbytes"])
+    joined = costs.get("joined", {})
     facts = {"format": _FORMAT, **facts}
     columns: dict[str, Any] = {"key": pyarrow.array(map(encode_key, keys), pyarrow.string())}
     for name, kind in _TYPES.items():
         values = [costs.get(name, {}).get(key) for key in keys]
         columns[name] = pyarrow.array(values, getattr(pyarrow, kind)())
+    members = [[encode_key(member) for member in joined.get(key, ())] for key in keys]
+    columns["joined"] = pyarrow.array(members, pyarrow.list_(pyarrow.string()))
     if executions is not None:
         last = {key: row for row, key in enumerate(executions["key"])}
         rows = [last[key] for key in keys]
@@ -68,6 +71,9 @@ def read(path: str) -> tuple[dict[str, dict[Any, Any]], dict[str, Any]]:
     for name in _TYPES:
         values = zip(keys, table[name].to_pylist(), strict=True)
         columns[name] = {key: value for key, value in values if value is not None}
+    if "joined" in table.column_names:  # older versions wrote none
+        groups = zip(keys, table["joined"].to_pylist(), strict=True)
+        columns["joined"] = {key: tuple(map(decode_key, own)) for key, own in groups if own}
     return columns, facts
 
 

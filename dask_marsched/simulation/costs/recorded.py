@@ -45,6 +45,11 @@ def costs_of(
         nbytes=dict(zip(executions["key"], executions["nbytes"], strict=True)),
         seconds={key: sum(found) / len(found) for key, found in by_key.items()},
         input_nbytes=dict(zip(executions["key"], executions["input_nbytes"], strict=True)),
+        joined={
+            key: tuple(members)
+            for key, members in zip(executions["key"], executions["joined"], strict=True)
+            if members
+        },
     )
 
 

@@ -18,6 +18,7 @@ from dask.system import cpu_count
 from distributed import Scheduler
 from distributed.comm import get_address_host
 from distributed.diagnostics.plugin import SchedulerPlugin
+from distributed.scheduler import TaskState
 
 from dask_marsched.monitoring.probes import load_probe
 from dask_marsched.monitoring.recorded_block import RecordedBlock
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
     from dask_marsched.simulation.costs.costs import Costs
 
 _PREFIX = "marsched-recorder-"
+#: Name of `MarsSchedulerPlugin` on a scheduler.
+_PLUGIN = "marsched"
 
 
 class TaskRecorder(SchedulerPlugin):
@@ -44,6 +47,7 @@ class TaskRecorder(SchedulerPlugin):
             "disk": array("d"),
             "nbytes": array("q"),
             "input_nbytes": array("q"),
+            "joined": [],
         }
         self._scheduler: Scheduler | None = None
 
@@ -65,7 +69,7 @@ class TaskRecorder(SchedulerPlugin):
                 began, ended = phase["start"], phase["stop"]
         if began is None or self._scheduler is None:
             return
-        inputs = self._scheduler.tasks[key].dependencies
+        ts = self._scheduler.tasks[key]
         row = {
             "key": key,
             "worker": kwargs.get("worker") or "",
@@ -75,10 +79,19 @@ class TaskRecorder(SchedulerPlugin):
             "transfer": spent["transfer"],
             "disk": spent["disk"],
             "nbytes": kwargs.get("nbytes") or 0,
-            "input_nbytes": sum(ts.nbytes for ts in inputs if ts.nbytes > 0),
+            "input_nbytes": sum(dts.nbytes for dts in ts.dependencies if dts.nbytes > 0),
+            "joined": self._joined(self._scheduler, ts),
         }
         for column, value in row.items():
             self.executions[column].append(value)
+
+    def _joined(self, scheduler: Scheduler, ts: TaskState) -> list[Any]:
+        if _PLUGIN not in scheduler.plugins:
+            return []
+        from dask_marsched.host.graph.compression import in_force  # the plugin has loaded it
+
+        compression = in_force.get(scheduler)
+        return compression.joined(ts) if compression is not None else []
 
     def remove_client(self, scheduler: Scheduler, client: str) -> None:
         """Leave with the client, should it go without ending its recording."""
@@ -119,7 +132,8 @@ class Recording(RecordedBlock):
     executions : dict of str to sequence
         A row for every execution, in columns: ``key``, ``worker`` (address), ``thread``, ``start``
         and ``stop`` (seconds since the epoch, on the worker's clock), ``transfer`` and ``disk``
-        (seconds), ``nbytes`` (of the result) and ``input_nbytes`` (of all inputs).
+        (seconds), ``nbytes`` (of the result), ``input_nbytes`` (of all inputs) and ``joined`` (the
+        keys of the tasks that the plugin has fused or bundled into it).
     cluster : dict
         ``workers``, ``threads`` and ``memory_limit`` (bytes) of each, ``cores`` of each host and
         the number of ``hosts``, as arguments of `dask_marsched.simulate`. If workers differ, the

@@ -45,6 +45,23 @@ def test_of_another_instance_too():
     assert model.sizes == model.durations == {"recorded": len(dsk)}
 
 
+def test_the_duration_of_joined_tasks_is_shared_among_them():
+    x = da.random.random(10_000_000, chunks=5_000_000)
+    y = (x + 1).sum()
+    dsk, derived = model_of(y, Costs({}))
+    head = max(dsk, key=lambda key: len(dsk[key].dependencies))
+    costs = Costs({head: 8}, {head: 3.0}, joined={head: tuple(dsk)})
+    same, model = model_of(y, costs)
+    assert same.keys() == dsk.keys()
+    together = sum(derived(key)[0] for key in dsk)
+    for key in dsk:
+        assert model(key)[0] == pytest.approx(3.0 * derived(key)[0] / together, rel=0.01)
+    # Of another size of the problem nothing can be learnt from them.
+    other = da.random.random(40, chunks=5)
+    dsk, model = model_of((other + 1).sum(), costs)
+    assert model.durations == {"derived": len(dsk)}
+
+
 def test_without_costs_an_array_graph_tells_all_sizes():
     x = noise(100, 400)
     dsk, model = model_of(x, Costs({}))

@@ -48,6 +48,18 @@ def test_of_twins_the_one_of_the_right_size_is_taken():
     assert costs.renamed([new], {new: 20}).seconds[new] == 2.0
 
 
+def test_tasks_that_were_recorded_as_one_are_found_again():
+    a, b = "0" * 32, "1" * 32
+    head, member = ("sum-" + a, 0), ("x-" + a, 0)
+    costs = Costs({head: 8}, {head: 1.0}, joined={head: (member, head)})
+    new = [("x-" + b, 0), ("sum-" + b, 0)]
+    renamed = costs.renamed(new, {new[0]: 80})
+    assert renamed.joined == {head: tuple(new)}
+    assert renamed.seconds[new[1]] == 1.0
+    assert new[0] not in renamed.nbytes
+    assert costs.renamed([member, head]) is costs
+
+
 def test_a_size_that_contradicts_shows_another_problem():
     costs = record_costs(build(chunks=4))
     other = tasks(build(chunks=2, size=4))

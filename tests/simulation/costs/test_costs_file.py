@@ -29,9 +29,18 @@ def test_keys_of_strings_numbers_and_tuples_are_kept_exactly(key):
 
 def test_what_is_not_known_stays_unknown(tmp_path):
     path = tmp_path / "costs.parquet"
-    costs = Costs({"a": 1, ("b", 0): 2}, {"a": 0.25}, {("b", 0): 7})
+    joined = {("b", 0): (("x", 0), "y")}
+    costs = Costs({"a": 1, ("b", 0): 2}, {"a": 0.25}, {("b", 0): 7}, joined)
     costs.save(path)
     assert Costs.load(path) == costs
+
+
+def test_a_file_that_tells_of_no_joined_tasks(tmp_path):
+    path = tmp_path / "costs.parquet"
+    Costs({"a": 1}).save(path)
+    table = pyarrow.parquet.read_table(path)
+    pyarrow.parquet.write_table(table.drop_columns("joined"), path)
+    assert Costs.load(path) == Costs({"a": 1})
 
 
 def test_other_keys_are_kept_by_their_repr(tmp_path):

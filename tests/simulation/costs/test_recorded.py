@@ -40,6 +40,7 @@ def test_tasks_of_different_hosts_do_not_share_cores():
         "stop": [2.0, 2.0, 2.0],
         "nbytes": [1, 2, 3],
         "input_nbytes": [0, 0, 0],
+        "joined": [()] * 3,
     }
     costs = costs_of(executions, {"10.0.0.1": 1, "10.0.0.2": 1})
     assert costs.seconds == pytest.approx({"a": 1.0, "b": 1.0, "c": 2.0})
@@ -55,6 +56,7 @@ def test_a_task_that_ran_twice_counts_with_its_mean_duration_and_its_last_size()
         "stop": [1.0, 8.0],
         "nbytes": [10, 20],
         "input_nbytes": [1, 2],
+        "joined": [()] * 2,
     }
     costs = costs_of(executions, {})
     assert costs.nbytes == {"a": 20}
@@ -63,7 +65,9 @@ def test_a_task_that_ran_twice_counts_with_its_mean_duration_and_its_last_size()
 
 
 def test_of_nothing_there_are_no_costs():
-    empty = {name: [] for name in ("key", "worker", "start", "stop", "nbytes", "input_nbytes")}
+    empty = {
+        name: [] for name in ("key", "worker", "start", "stop", "nbytes", "input_nbytes", "joined")
+    }
     assert costs_of(empty, {}).nbytes == {}
 
 
@@ -76,6 +80,7 @@ def one_thread(ran, waited):
         "stop": [1.0, 5.0],
         "nbytes": [1, 1],
         "input_nbytes": [0, 0],
+        "joined": [()] * 2,
     }
     return costs_of(executions, {}, {"tcp://10.0.0.1:1": {7: (ran, waited)}}).seconds
 

@@ -16,6 +16,7 @@ from distributed import Client, LocalCluster
 import dask_marsched
 from dask_marsched.monitoring.probes import load_probe
 from dask_marsched.simulation import Costs, simulate
+from tests.simulation.costs.test_cost_model import model_of
 
 
 def recorders(client):
@@ -232,3 +233,23 @@ def test_a_scheduler_without_the_package_is_told(bare_scheduler):
         dask_marsched.record(client),
     ):
         pass
+
+
+def test_durations_of_joined_tasks_are_those_of_their_members(cluster):
+    def build():
+        x = da.random.random((400, 400), chunks=100)
+        y = x + x.T
+        return y - y.mean(axis=0)
+
+    with Client(cluster, set_as_default=False) as client:
+        client.register_plugin(dask_marsched.MarsSchedulerPlugin())
+        with dask_marsched.record(client) as recording:
+            build().compute(scheduler=client)
+    costs = recording.costs
+    dsk, model = model_of(build(), costs)
+    assert len(recording) < len(dsk)
+    assert costs.joined
+    assert model.durations == {"recorded": len(dsk)}
+    seconds = [model(key)[0] for key in dsk]
+    assert min(seconds) > 0
+    assert sum(seconds) == pytest.approx(sum(costs.seconds.values()))
