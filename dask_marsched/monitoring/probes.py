@@ -99,7 +99,8 @@ def load_probe() -> Callable[..., dict[str, Any]]:
     """Return a function that measures the processor time and transfers of a worker so far.
 
     ``threads`` has, by thread identifier, the seconds on a core, and waiting for one; it is empty
-    where that is unsupported.
+    where that is unsupported. ``sent`` counts results received by handle, too, though they were
+    sent by the other end: all workers are added up.
     """
 
     def probe(dask_worker: Any = None) -> dict[str, Any]:
@@ -115,11 +116,14 @@ def load_probe() -> Callable[..., dict[str, Any]]:
                 continue
             if thread.ident is not None:
                 times[thread.ident] = (ran / 1e9, waited / 1e9)
+        plugin: Any = getattr(dask_worker, "plugins", {}).get("marsched")
+        shared = (plugin.report().get("shared") or {}) if hasattr(plugin, "report") else {}
+        sent = getattr(dask_worker, "transfer_outgoing_count_total", 0)
         return {
             "threads": times,
             "pid": os.getpid(),
             "loop": threading.get_ident(),  # this runs there
-            "sent": getattr(dask_worker, "transfer_outgoing_count_total", 0),
+            "sent": sent + shared.get("by_handle", 0),
             "nbytes": getattr(dask_worker, "transfer_outgoing_bytes_total", 0),
         }
 

@@ -150,6 +150,11 @@ def _batches_releases(plugin: SchedulerPlugin | None) -> bool:
     return isinstance(settings, Settings) and settings.enabled
 
 
+def _shares_memory(plugin: SchedulerPlugin | None) -> bool:
+    settings = getattr(plugin, "settings", None)
+    return isinstance(settings, Settings) and settings.enabled and settings.store_shared
+
+
 @dataclasses.dataclass(frozen=True)
 class _SimulationJob:
     """All arguments of a simulation, so that another process can run it."""
@@ -195,6 +200,7 @@ class _SimulationJob:
             timeline=self.timeline,
             validate=self.validate,
             batches_releases=_batches_releases(plugin),
+            shares_memory=_shares_memory(plugin),
         )
         try:
             await cluster.scheduler.start_twin(plugin)

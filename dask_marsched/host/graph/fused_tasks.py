@@ -174,3 +174,12 @@ def tasks_in(node: Any) -> list[Key]:
     steps = node.args[0].items()
     inside = [key for name, step in steps for key in bundled_in(step) or [name]]
     return inside if node.key in inside else [*inside, node.key]  # it was an alias
+
+
+def targets(dsk: Mapping[Key, GraphNode]) -> dict[Key, Key]:
+    """Return what the aliases in a graph stand for: other tasks in it.
+
+    Dask renames the chains that it fuses, and leaves an alias of the old name.
+    """
+    aliases = {key: node.target for key, node in dsk.items() if isinstance(node, Alias)}
+    return {key: target for key, target in aliases.items() if target in dsk}

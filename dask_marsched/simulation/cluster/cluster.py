@@ -22,6 +22,7 @@ from dask_marsched.host.twin.scheduler import (
 from dask_marsched.host.twin.shuffles import SchedulerShuffles
 from dask_marsched.host.twin.virtual_time import TwinLoop, settle
 from dask_marsched.host.twin.worker_state import state_machine
+from dask_marsched.policies.sharing import LEAST_SHARED
 from dask_marsched.simulation.cluster.clock import EPOCH, EventQueue
 from dask_marsched.simulation.cluster.comms import BatchedStream
 from dask_marsched.simulation.cluster.faults import SCHEDULER, Fault
@@ -46,7 +47,8 @@ class Cluster:
     """A running simulation of a scheduler and its workers.
 
     ``validate`` lets them check their invariants (slow). With ``batches_releases`` workers hold
-    back their answers about freed keys, as `MessageBatcher` does on a real worker.
+    back their answers about freed keys, as `MessageBatcher` does on a real worker. Workers of a
+    host that ``shares_memory`` copy no large results.
     """
 
     shuffles: Shuffles
@@ -59,11 +61,13 @@ class Cluster:
         timeline: bool,
         validate: bool,
         batches_releases: bool,
+        shares_memory: bool = False,
     ) -> None:
         self.spec = spec
         self.queue = queue
         self.latency = spec.latency
         self.batches_releases = batches_releases
+        self._shares_memory = shares_memory
         self.assumed_bandwidth = parse_bandwidth_default()
         self.outgoing_limit = int(dask.config.get("distributed.worker.connections.outgoing"))
         self.workers_by_address: dict[str, Worker] = {}
@@ -105,20 +109,22 @@ class Cluster:
 
         The slowest of both ends and the network determines the end. On a host with limited cores
         the ends take turns, since buffers are small. Transfers to itself pass a worker's event loop
-        only.
+        only. Nothing is copied where workers of a host share memory.
         """
         queue, now = self.queue, self.queue.now
-        work = self.spec.transfer_cost + nbytes / self.spec.copy_bandwidth
+        local = source.host is target.host
+        is_shared = self._shares_memory and local and nbytes >= keys * LEAST_SHARED
+        copied = 0 if is_shared else nbytes
+        work = self.spec.transfer_cost + copied / self.spec.copy_bandwidth
         if source is target:
             source.loop.run(2 * work, done)
             return
-        local = source.host is target.host
         sender, receiver = (
             (source.local_out, target.local_in)
             if local
             else (source.host.nic_out, target.host.nic_in)
         )
-        start, end = transfer(sender, receiver, nbytes, now)
+        start, end = transfer(sender, receiver, copied, now)
         turns = local and not source.host.cores.unlimited
         left = 2 if turns else 3
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from dask.utils import key_split
 
+from dask_marsched.host.graph.fused_tasks import targets
 from dask_marsched.host.graph.operation_kinds import TaskOperations
 from dask_marsched.host.graph.result_sizes import chunk_nbytes
 from dask_marsched.simulation.costs.costs import Costs
@@ -102,10 +103,14 @@ class CostModel:
 
 def _apart(costs: Costs, dsk: Mapping[Any, Any], operations: TaskOperations) -> dict[Any, float]:
     """Return durations of tasks that were recorded as one: its own, shared as those derived."""
+    # With the plugin an alias and its target are one task, which is recorded under the alias.
+    stands_for = {key: name for key, name in targets(dsk).items() if name not in costs.seconds}
     found: dict[Any, float] = {}
-    for head, members in costs.joined.items():
-        derived = {key: derived_seconds(operations.of(key)) for key in members if key in dsk}
-        if derived and head in costs.seconds:
+    for head, members in [*((key, (key,)) for key in stands_for), *costs.joined.items()]:
+        own = [key for key in members if key in dsk]
+        own += [stands_for[key] for key in own if key in stands_for]
+        if own and head in costs.seconds:
+            derived = {key: derived_seconds(operations.of(key)) for key in own}
             scale = costs.seconds[head] / sum(derived.values())
             found.update((key, scale * seconds) for key, seconds in derived.items())
     return found

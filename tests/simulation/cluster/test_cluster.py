@@ -270,6 +270,12 @@ def test_on_shared_cores_the_ends_of_a_transfer_take_turns(run):
     assert one_transfer(run, cores=8, hosts=2, idle_load=0) == pytest.approx(0.01, rel=0.05)
 
 
+def test_workers_of_a_host_share_large_results(run):
+    two_hosts = one_transfer(run, cores=8, hosts=2, idle_load=0, policy="default")
+    assert two_hosts == pytest.approx(0.01, rel=0.05)
+    assert one_transfer(run, cores=8, idle_load=0, policy="default") == 0
+
+
 def test_idle_processes_take_their_share_of_the_cores(run):
     long = {"costs": Costs({"x": 8}, {"x": 10.0}), "workers": 3, "cores": 1}
     x = delayed(len)("", dask_key_name="x")
