@@ -53,11 +53,9 @@ def bundled_in(node: Any) -> list[Key]:
     """Return the keys of the tasks that a bundle makes, none for another task."""
     if not isinstance(node, Task) or node.func is not _identity_cast:
         return []
-    return [task.key for task in node.args if isinstance(task, Task)] if _is_named(node.key) else []
-
-
-def _is_named(key: Key) -> bool:
-    return isinstance(key, tuple) and "-bundle-" in str(key[0])
+    if not isinstance(node.key, tuple) or "-bundle-" not in str(node.key[0]):
+        return []
+    return [task.key for task in node.args if isinstance(task, Task)]
 
 
 def _layers(keys: Sequence[Key]) -> str:

@@ -61,7 +61,7 @@ class Cluster:
         timeline: bool,
         validate: bool,
         batches_releases: bool,
-        shares_memory: bool = False,
+        shares_memory: bool,
     ) -> None:
         self.spec = spec
         self.queue = queue

@@ -26,11 +26,11 @@ class Costs:
     seconds: Mapping[Any, float] = dataclasses.field(default_factory=dict)
     #: Bytes of all inputs of each task, from which costs of other tasks are learnt.
     input_nbytes: Mapping[Any, int] = dataclasses.field(default_factory=dict)
-    #: Keys of the tasks that were recorded as a single one, by its key.
-    joined: Mapping[Any, Sequence[Any]] = dataclasses.field(default_factory=dict)
     #: Workers that hold each result before the graph runs. Such results cost no time.
     held: Mapping[Any, Places] = dataclasses.field(default_factory=dict)
     overhead: float = 1.0  #: Default of ``overhead`` in `simulate`, see :class:`ClusterSpec`.
+    #: Keys of the tasks that were recorded as a single one, by its key.
+    joined: Mapping[Any, Sequence[Any]] = dataclasses.field(default_factory=dict)
 
     def holding(self, collections: Iterable[Any]) -> Costs:
         """Return these costs, completed by the results that futures in collections refer to."""

@@ -13,7 +13,17 @@ from dask.delayed import delayed
 from distributed import Event, get_client, get_worker, secede, worker_client
 from tlz import compose
 
-from dask_marsched.host.graph.fused_tasks import ALONE, CERTAIN, UNCERTAIN, Joinable, join
+from dask_marsched.host.graph.bundles import bundled
+from dask_marsched.host.graph.fused_tasks import (
+    ALONE,
+    CERTAIN,
+    UNCERTAIN,
+    Joinable,
+    join,
+    targets,
+    tasks_in,
+)
+from dask_marsched.host.graph.result_sizes import ChunkSizes
 from dask_marsched.scheduler_plugin import MarsSchedulerPlugin
 from tests.compat.harness import planned_cluster
 
@@ -242,3 +252,17 @@ async def test_tasks_that_wait_for_each_other_through_what_they_enclose(c, s, a)
         opener = delayed(sets(event), name=f"set-{i}")(x)
         joined.append(delayed(add)(waiter, opener))
     assert await c.gather(c.compute(joined)) == [2 * (i + 1) for i in range(60)]
+
+
+def test_the_tasks_in_a_fused_one_are_told():
+    x = {"x": Task("x", inc, 1), "y": Task("y", inc, TaskRef("x")), "z": Alias("z", "y")}
+    assert tasks_in(x["x"]) == tasks_in(x["z"]) == []
+    assert tasks_in(join("y", ["x"], x)) == ["x", "y"]
+    assert tasks_in(join("z", ["x", "y"], x)) == ["x", "y", "z"]
+    x["sum"] = Task("sum", add, TaskRef("y"), TaskRef("x"))
+    bundles, replaced = bundled(x, [["x", "y"]], ChunkSizes())
+    bundle, first, second = replaced
+    assert tasks_in(bundles[bundle]) == ["x", "y"]
+    assert tasks_in(join("sum", [bundle, first, second], bundles))[:2] == ["x", "y"]
+    assert targets(x) == {"z": "y"}
+    assert targets({"z": x["z"]}) == {}

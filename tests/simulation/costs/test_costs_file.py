@@ -30,7 +30,7 @@ def test_keys_of_strings_numbers_and_tuples_are_kept_exactly(key):
 def test_what_is_not_known_stays_unknown(tmp_path):
     path = tmp_path / "costs.parquet"
     joined = {("b", 0): (("x", 0), "y")}
-    costs = Costs({"a": 1, ("b", 0): 2}, {"a": 0.25}, {("b", 0): 7}, joined)
+    costs = Costs({"a": 1, ("b", 0): 2}, {"a": 0.25}, {("b", 0): 7}, joined=joined)
     costs.save(path)
     assert Costs.load(path) == costs
 
