@@ -42,8 +42,10 @@ $(MADE):
 	@touch $@
 
 # Installed editable: only a change of the metadata asks for another installation.
+# Compiled, as pip does with a wheel: else every worker of the demo would compile what it imports.
 $(INSTALLED): $(MADE) $(METADATA)
 	$(BIN)/python -m pip install --quiet --editable '.[all]'
+	$(BIN)/python -m compileall -q dask_marsched
 	@touch $@
 
 $(DOCS_INSTALLED): $(MADE) $(METADATA)
