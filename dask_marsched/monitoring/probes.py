@@ -99,8 +99,8 @@ def load_probe() -> Callable[..., dict[str, Any]]:
     """Return a function that measures the processor time and transfers of a worker so far.
 
     ``threads`` has, by thread identifier, the seconds on a core, and waiting for one; it is empty
-    where that is unsupported. ``sent`` counts results received by handle, too, though they were
-    sent by the other end: all workers are added up.
+    where that is unsupported. ``sent`` also counts the results that this worker has received by
+    handle; the other end does not count those.
     """
 
     def probe(dask_worker: Any = None) -> dict[str, Any]:

@@ -32,7 +32,7 @@ _SHOWN: dict[str, tuple[dict[str, str], tuple[str, ...]]] = {
         ("ahead", "made_here"),
     ),
     "interrupts": ({}, ("interrupted", "still_running")),
-    # only their exceptions
+    # Of these only exceptions are shown.
     "messages": ({}, ()),
     "runs": ({}, ()),
 }

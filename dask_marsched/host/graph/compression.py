@@ -269,8 +269,9 @@ class GraphCompression(ArrivingGraphs):
 
     def joined(self, ts: TaskState) -> list[Key]:
         """Return the keys of the tasks that were fused or bundled into one, none for others."""
-        is_whole = ts.key not in self._fused
-        return bundled_in(ts.run_spec) if is_whole else fused_tasks.tasks_in(ts.run_spec)
+        # Other subgraphs are chains that Dask has fused.
+        own = fused_tasks.tasks_in if ts.key in self._fused else bundled_in
+        return own(ts.run_spec)
 
     def count(self, request: CompressionRequest) -> None:
         """Count the fused tasks, and the tasks that replace them."""

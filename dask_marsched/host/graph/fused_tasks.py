@@ -173,7 +173,7 @@ def tasks_in(node: Any) -> list[Key]:
         return bundled_in(node)
     steps = node.args[0].items()
     inside = [key for name, step in steps for key in bundled_in(step) or [name]]
-    return inside if node.key in inside else [*inside, node.key]  # it was an alias
+    return inside if node.key in inside else [*inside, node.key]  # an alias of the last
 
 
 def targets(dsk: Mapping[Key, GraphNode]) -> dict[Key, Key]:

@@ -102,7 +102,10 @@ class CostModel:
 
 
 def _apart(costs: Costs, dsk: Mapping[Any, Any], operations: TaskOperations) -> dict[Any, float]:
-    """Return durations of tasks that were recorded as one: its own, shared as those derived."""
+    """Return the durations of tasks that were recorded as one, which share that one's.
+
+    The shares are in proportion to their derived durations.
+    """
     # With the plugin an alias and its target are one task, which is recorded under the alias.
     stands_for = {key: name for key, name in targets(dsk).items() if name not in costs.seconds}
     found: dict[Any, float] = {}
@@ -117,7 +120,7 @@ def _apart(costs: Costs, dsk: Mapping[Any, Any], operations: TaskOperations) -> 
 
 
 class _GroupMeans:
-    """Means over the recorded tasks of each group (``dask.utils.key_split``), joined ones apart."""
+    """Means over the recorded tasks of each group (``dask.utils.key_split``), not joined ones."""
 
     def __init__(self, costs: Costs) -> None:
         self._results: dict[str, tuple[int, int, int]] = {}

@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from dask_marsched.simulation.costs.costs import Costs
 
 _PREFIX = "marsched-recorder-"
-#: Name of `MarsSchedulerPlugin` on a scheduler.
-_PLUGIN = "marsched"
 
 
 class TaskRecorder(SchedulerPlugin):
@@ -86,9 +84,10 @@ class TaskRecorder(SchedulerPlugin):
             self.executions[column].append(value)
 
     def _joined(self, scheduler: Scheduler, ts: TaskState) -> list[Any]:
-        if _PLUGIN not in scheduler.plugins:
+        if "marsched" not in scheduler.plugins:
             return []
-        from dask_marsched.host.graph.compression import in_force  # the plugin has loaded it
+        # Only now: where there is no plugin, this would load dask.array.
+        from dask_marsched.host.graph.compression import in_force
 
         compression = in_force.get(scheduler)
         return compression.joined(ts) if compression is not None else []
