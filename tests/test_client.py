@@ -140,6 +140,14 @@ def test_tls_address():
         check_at_work(client)
 
 
+def test_a_client_of_another_cluster_stays_as_it_is(cluster):
+    with Client(**LOCAL) as stock:
+        before = stock.scheduler_comm.interval, dict(stock._stream_handlers)
+        with Client(cluster, scheduler_plugin=True, set_as_default=False) as client:
+            assert client.scheduler_comm.interval < before[0]
+            assert (stock.scheduler_comm.interval, stock._stream_handlers) == before
+
+
 @pytest.mark.parametrize("off", [None, False])
 def test_stock_client(cluster, off):
     with Client(cluster, scheduler_plugin=off) as client:

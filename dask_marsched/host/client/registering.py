@@ -7,6 +7,7 @@ clients await.
 from __future__ import annotations
 
 import inspect
+from contextvars import ContextVar
 from typing import Any
 
 import distributed
@@ -16,11 +17,22 @@ from dask_marsched.host.client.reconnection import keeps_journal, outlive_schedu
 from dask_marsched.host.stream_intervals import send_often
 from dask_marsched.installation import explain_missing_module
 
+#: The scheduler with which a `RegisteringClient` registers its plugin.
+_registering_with: ContextVar[str | None] = ContextVar("registering_with", default=None)
+
 
 def clients_here() -> tuple[str, ...]:
-    """Return the ids of the open clients in this process."""
-    found = getattr(distributed.Client, "_instances", ())
-    return tuple(sorted(client.id for client in list(found) if client.status != "closed"))
+    """Return the ids of the open clients in this process that a plugin pickled now is for.
+
+    A plugin does not know which stock client pickles it: then these are all of them.
+    """
+    address = _registering_with.get()
+    found = [c for c in list(getattr(distributed.Client, "_instances", ())) if c.status != "closed"]
+    return tuple(sorted(c.id for c in found if address in (None, _scheduler_of(c))))
+
+
+def _scheduler_of(client: Any) -> str | None:
+    return getattr(client.scheduler, "address", None)
 
 
 def check_start_hook() -> None:
@@ -56,7 +68,7 @@ class RegisteringClient(distributed.Client):
         started = await super()._start(*args, **kwargs)  # type: ignore[no-untyped-call]  # untyped there
         try:
             if self._plugin_at_start is not None:
-                await self.register_plugin(self._plugin_at_start)
+                await self._register(self._plugin_at_start)
             settings = getattr(self._plugin_at_start, "settings", None)
             if keeps_journal(self) or getattr(settings, "journal_directory", None) is not None:
                 await outlive_scheduler(self)
@@ -67,6 +79,13 @@ class RegisteringClient(distributed.Client):
                 raise RuntimeError(explain_missing_module(error, "scheduler")) from error
             raise
         return started
+
+    async def _register(self, plugin: SchedulerPlugin) -> None:
+        token = _registering_with.set(_scheduler_of(self))
+        try:
+            await self.register_plugin(plugin)
+        finally:
+            _registering_with.reset(token)
 
     async def _ensure_connected(self, timeout: float | None = None) -> None:
         await super()._ensure_connected(timeout)  # type: ignore[no-untyped-call]  # untyped there
