@@ -53,7 +53,7 @@ _PARTS = {"svd": 256 * 256 * 8}
 def measure(kind: str) -> float:
     """Return how much of what a kind of operation takes time for is done in a second."""
     function = OPERATIONS[kind]
-    amount, _ = RATES[kind]
+    amount = RATES[kind].amount
     count = function.__code__.co_argcount
     kept, taken = [], []
     for _ in range(_REPEAT):
@@ -95,7 +95,7 @@ def main() -> None:
     if read is not None:
         found["read"] = read
     for kind, rate in found.items():
-        print(f"{kind:<16}{rate:8.2g} a second; assumed {RATES[kind][1]:.2g}")
+        print(f"{kind:<16}{rate:8.2g} a second; assumed {RATES[kind].stock:.2g}")
 
 
 if __name__ == "__main__":

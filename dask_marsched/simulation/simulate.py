@@ -155,6 +155,11 @@ def _shares_memory(plugin: SchedulerPlugin | None) -> bool:
     return isinstance(settings, Settings) and settings.enabled and settings.store_shared
 
 
+def _has_kernels(plugin: SchedulerPlugin | None) -> bool:
+    settings = getattr(plugin, "settings", None)
+    return isinstance(settings, Settings) and settings.enabled and settings.kernels_enabled
+
+
 @dataclasses.dataclass(frozen=True)
 class _SimulationJob:
     """All arguments of a simulation, so that another process can run it."""
@@ -208,7 +213,7 @@ class _SimulationJob:
                 await cluster.join(index)
             for fault in self.faults:
                 cluster.plan(fault)
-            graph, costs = self._graph(cluster.scheduler)
+            graph, costs = self._graph(cluster.scheduler, _has_kernels(plugin))
             await cluster.run(loop, graph, costs)
             report: dict[str, Any] = getattr(plugin, "report", dict)()
             report.pop("registered", None)  # the process, another one each time
@@ -219,13 +224,14 @@ class _SimulationJob:
         finally:
             await cluster.scheduler.finish()
 
-    def _graph(self, scheduler: TwinScheduler) -> tuple[TwinGraph, CostModel]:
+    def _graph(self, scheduler: TwinScheduler, kernels: bool) -> tuple[TwinGraph, CostModel]:
         """Turn the collections into tasks as the scheduler with its plugins does."""
         expr, keys = expression(self.collections)
         dsk, annotations = materialize(expr, keys)
         there = placeholders(dsk, keys, self.costs.held)
         check_keys(dsk, keys, there)
-        costs = CostModel(expr, {**there, **dsk} if there else dsk, self.costs)
+        tasks = {**there, **dsk} if there else dsk
+        costs = CostModel(expr, tasks, self.costs, plugin=kernels)
         left, groups, bundles = compress_for(scheduler, dsk, keys, annotations, self.annotations)
         costs.bundle(bundles)
         costs.join(groups)

@@ -12,7 +12,11 @@ from dask_marsched.host.graph.fused_tasks import targets
 from dask_marsched.host.graph.operation_kinds import TaskOperations
 from dask_marsched.host.graph.result_sizes import chunk_nbytes
 from dask_marsched.simulation.costs.costs import Costs
-from dask_marsched.simulation.costs.derived import derived_seconds, fill_missing_sizes
+from dask_marsched.simulation.costs.derived import (
+    OVERHEAD,
+    derived_seconds,
+    fill_missing_sizes,
+)
 
 #: Seconds, and bytes per second, of a usual task. Ratios to it carry durations over to other sizes.
 _USUAL = (0.0005, 1e9)
@@ -27,10 +31,12 @@ class CostModel:
     Sources of a size, in this order: recorded for this key, or for the same task of a graph that
     differs in tokens only; known from the graph; learnt from the recorded tasks of its group;
     estimated from the graph; guessed from its inputs. Durations are recorded, learnt, or derived
-    from sizes.
+    from sizes: with ``plugin`` as it runs them.
     """
 
-    def __init__(self, expr: Any, dsk: Mapping[Any, Any], costs: Costs) -> None:
+    def __init__(
+        self, expr: Any, dsk: Mapping[Any, Any], costs: Costs, *, plugin: bool = False
+    ) -> None:
         #: Tasks by source; a result on the cluster is ``held``.
         self.sizes: Counter[str] = Counter()
         self.durations: Counter[str] = Counter()  #: Tasks by source.
@@ -42,6 +48,7 @@ class CostModel:
         operations = TaskOperations(expr, dsk, nbytes)
         recorded = {**costs.seconds, **_apart(costs, dsk, operations)}
         self._costs: dict[Any, tuple[float, int]] = {}
+        self._derived: set[Any] = set()
         for key, task in dsk.items():
             if key in costs.held:
                 self._costs[key] = (0.0, nbytes[key])
@@ -52,7 +59,8 @@ class CostModel:
                 touched = nbytes[key] + sum(nbytes[other] for other in task.dependencies)
                 seconds, source = groups.seconds(key, touched), "learnt"
             if seconds is None:
-                seconds, source = derived_seconds(operations.of(key)), "derived"
+                seconds, source = derived_seconds(operations.of(key), plugin=plugin), "derived"
+                self._derived.add(key)
             self.durations[source] += 1
             self._costs[key] = (seconds, nbytes[key])
 
@@ -84,17 +92,26 @@ class CostModel:
     def bundle(self, bundles: Mapping[Any, Sequence[Any]]) -> None:
         """Set the costs of tasks that make several results at once, or pick one of them."""
         for key, members in bundles.items():
-            found = [self._costs[member] for member in members]
-            seconds = sum(took for took, _ in found) if len(found) > 1 else _PICK
-            self._costs[key] = (seconds, sum(nbytes for _, nbytes in found))
+            nbytes = sum(self._costs[member][1] for member in members)
+            is_pick = len(members) == 1
+            self._costs[key] = (_PICK if is_pick else self._together(members), nbytes)
+            if is_pick or self._derived.isdisjoint(members):
+                self._derived.discard(key)
+            else:
+                self._derived.add(key)
 
     def join(self, groups: Mapping[Any, Iterable[Any]]) -> None:
         """Set the durations of fused tasks, from the members of each."""
         for key, members in groups.items():
             members = list(members)
             self.joined[" + ".join(dict.fromkeys(map(key_split, members)))] += 1
-            seconds = sum(self._costs[member][0] for member in members)
-            self._costs[key] = (seconds, self._costs[key][1])
+            self._costs[key] = (self._together(members), self._costs[key][1])
+
+    def _together(self, members: Sequence[Any]) -> float:
+        """Return the seconds of a task made of several; its overhead counts once."""
+        derived = sum(member in self._derived for member in members)
+        total = sum(self._costs[member][0] for member in members)
+        return total - OVERHEAD * max(0, derived - 1)
 
     def __call__(self, key: Any) -> tuple[float, int]:
         """Return the seconds and bytes of a task."""

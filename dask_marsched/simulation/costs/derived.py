@@ -6,15 +6,15 @@ import graphlib
 import math
 import operator
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import dask
 from dask.utils import parse_bytes
 
 from dask_marsched.host.graph.operation_kinds import TaskOperation, multiplications
 
-#: Seconds that a task takes besides its operations.
-OVERHEAD = 0.0002
+#: Seconds that a task takes besides its operations, and each operation besides its bytes.
+OVERHEAD, OPERATION = 0.0002, 0.00003
 
 
 _bytes_in, _bytes_out = operator.attrgetter("input_nbytes"), operator.attrgetter("nbytes")
@@ -35,47 +35,57 @@ def _matrix_cubed(operation: TaskOperation) -> float:
     return float((operation.input_nbytes / 8) ** 1.5)
 
 
-#: For each kind of operation the amount that its time grows with, and how much of it a core does in
-#: a second: rounded from `benchmarks.rates` on 2 virtual cores. First touches of memory make
-#: ``elementwise``, ``transcendental`` and ``copy`` vary by a factor of 4: for the last two the
-#: slower half counts, since workers take new memory for every large result. ``elementwise`` is
-#: mostly part of a larger task, in memory used before: its rate is from threads of real workers.
-#: ``other`` is a guess.
-RATES: Mapping[str, tuple[Callable[[TaskOperation], float], float]] = {
-    "elementwise": (_bytes_in_and_out, 4e9),
-    "transcendental": (_bytes_out, 1e9),
-    "reduction": (_bytes_in, 1e10),
-    "moments": (_bytes_in, 3e9),
-    "product": (multiplications, 2e10),
-    "qr": (_qr_multiplications, 3e9),
-    "svd": (_matrix_cubed, 1.5e9),
-    "cholesky": (_matrix_cubed, 4e10),
-    "scan": (_bytes_in, 0.6e9),
-    "sort": (_bytes_in, 0.5e9),
-    "fft": (_bytes_in_and_out, 1.2e9),
-    "random": (_bytes_out, 2e9),
-    "copy": (_bytes_out, 1e9),
-    "slice": (_bytes_out, 2e9),
-    "view": (_bytes_out, math.inf),
-    "read": (_bytes_out, 0.4e9),
-    "other": (_bytes_in_and_out, 1e9),
+class Rate(NamedTuple):
+    """The amount that the time of a kind of operation grows with, and how much a core does of it.
+
+    Per second, under stock Dask and with the plugin. There intermediate results stay in the caches,
+    as tasks are joined and expressions evaluated in one pass, and arrays lie in used memory.
+    """
+
+    amount: Callable[[TaskOperation], float]
+    stock: float
+    plugin: float
+
+
+#: Rounded from recordings of `benchmarks` on 2 virtual cores, where `random`, `sort` and `product`
+#: are as fast as in `benchmarks.rates`. ``other`` stands for any function, so it is below what was
+#: recorded; kinds that were not are from `benchmarks.rates`. Another machine differs from this one
+#: by a factor of two, and more where new memory is slow.
+RATES: Mapping[str, Rate] = {
+    "elementwise": Rate(_bytes_in_and_out, 8e9, 15e9),
+    "transcendental": Rate(_bytes_out, 1e9, 1e9),
+    "reduction": Rate(_bytes_in, 6e9, 8e9),
+    "moments": Rate(_bytes_in, 1e9, 5e9),
+    "product": Rate(multiplications, 20e9, 25e9),
+    "qr": Rate(_qr_multiplications, 2.5e9, 2.5e9),
+    "svd": Rate(_matrix_cubed, 1.5e9, 1.5e9),
+    "cholesky": Rate(_matrix_cubed, 40e9, 40e9),
+    "scan": Rate(_bytes_in, 1e9, 1e9),
+    "sort": Rate(_bytes_in, 0.5e9, 0.5e9),
+    "fft": Rate(_bytes_in_and_out, 1.2e9, 1.2e9),
+    "random": Rate(_bytes_out, 2e9, 2.2e9),
+    "copy": Rate(_bytes_out, 4e9, 6e9),
+    "slice": Rate(_bytes_out, 10e9, 10e9),
+    "view": Rate(_bytes_out, math.inf, math.inf),
+    "read": Rate(_bytes_out, 0.4e9, 0.4e9),
+    "other": Rate(_bytes_in_and_out, 2e9, 3e9),
 }
-#: `dask.array.reductions` concatenates several inputs of these first.
+#: `dask.array.reductions` concatenates several inputs of these first; kernels do not.
 _CONCATENATING = ("reduction", "moments")
 
 
-def seconds_of(operation: TaskOperation) -> float:
+def seconds_of(operation: TaskOperation, *, plugin: bool = False) -> float:
     """Return how long an operation takes on a core of its own, in seconds."""
-    amount, rate = RATES[operation.kind]
-    seconds = amount(operation) / rate
-    if operation.kind in _CONCATENATING and operation.largest[1]:
-        seconds += operation.input_nbytes / RATES["copy"][1]
+    rate = RATES[operation.kind]
+    seconds = rate.amount(operation) / (rate.plugin if plugin else rate.stock)
+    if operation.kind in _CONCATENATING and operation.largest[1] and not plugin:
+        seconds += operation.input_nbytes / RATES["copy"].stock
     return seconds
 
 
-def derived_seconds(operations: Iterable[TaskOperation]) -> float:
+def derived_seconds(operations: Iterable[TaskOperation], *, plugin: bool = False) -> float:
     """Return how long a task takes, derived from its operations, in seconds."""
-    return OVERHEAD + sum(map(seconds_of, operations))
+    return OVERHEAD + sum(OPERATION + seconds_of(one, plugin=plugin) for one in operations)
 
 
 def inputs_first(dsk: Mapping[Any, Any]) -> list[Any]:

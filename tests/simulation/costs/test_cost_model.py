@@ -7,6 +7,7 @@ from dask.utils import key_split
 from dask_marsched.host.twin.scheduler import expression, materialize
 from dask_marsched.simulation.costs.cost_model import CostModel
 from dask_marsched.simulation.costs.costs import Costs
+from dask_marsched.simulation.costs.derived import OVERHEAD
 from tests.simulation.local_costs import record_costs
 
 
@@ -109,3 +110,25 @@ def test_guesses_follow_the_inputs():
     assert model(y.key)[1] == 1033
     assert model.sizes == {"recorded": 1, "guessed": 1}
     assert len(dsk) == 2
+
+
+def test_tasks_made_into_one_have_their_overhead_once():
+    x = da.ones(30, chunks=10).map_blocks(np.negative)
+    dsk, model = model_of(x, Costs({}))
+    first, *others = (key for key in dsk if key in set(x.__dask_keys__()))
+    members = [first, *others]
+    apart = sum(model(key)[0] for key in members)
+    model.bundle({"bundle": members})
+    assert model("bundle")[0] == pytest.approx(apart - 2 * OVERHEAD)
+    model.bundle({first: ["bundle"]})
+    assert 0 < model(first)[0] < OVERHEAD
+    model.join({first: [first, *others]})
+    assert model(first)[0] == pytest.approx(apart * 2 / 3 - OVERHEAD, rel=0.01)
+
+
+def test_recorded_durations_have_no_overhead_to_save():
+    x = da.ones(20, chunks=10).map_blocks(np.negative)
+    keys = x.__dask_keys__()
+    _, model = model_of(x, Costs(dict.fromkeys(keys, 80), dict.fromkeys(keys, 0.01)))
+    model.join({keys[0]: keys})
+    assert model(keys[0])[0] == pytest.approx(0.02)

@@ -80,3 +80,13 @@ def test_sizes_that_the_graph_does_not_tell_are_guessed():
     total = delayed(len)(x)
     dsk, _ = materialize(*expression([total]))
     assert derive_costs(total).nbytes.keys() == dsk.keys()
+
+
+def test_with_the_plugin_several_inputs_are_reduced_without_putting_them_into_one_array():
+    apart = TaskOperation("reduction", 16 * MIB, 8, (8 * MIB, 8 * MIB))
+    whole = TaskOperation("reduction", 16 * MIB, 8, (16 * MIB, 0))
+    assert seconds_of(apart, plugin=True) == seconds_of(whole, plugin=True) < seconds_of(whole)
+
+
+def test_with_the_plugin_nothing_takes_longer():
+    assert all(rate.plugin >= rate.stock for rate in RATES.values())
