@@ -15,7 +15,8 @@ def test_a_free_thread_always_takes_one() -> None:
 def test_long_or_unknown_operands_wait_for_a_thread() -> None:
     rule = SlotRule()
     assert not rule.admits(1, 1, None, 0.0, 0)
-    assert not rule.admits(1, 1, 0.005, 0.0, 0)
+    assert not rule.admits(1, 1, 0.005, 0.0, 8 * MIB)
+    assert not rule.admits(1, 1, 0.005, 0.0, float("inf"))
 
 
 def test_short_operands_have_one_in_ten_in_wait() -> None:
@@ -26,12 +27,19 @@ def test_short_operands_have_one_in_ten_in_wait() -> None:
     assert not rule.admits(20, 22, 0.004, 1.0, 8 * MIB)
 
 
+def test_brief_operands_wait_for_a_thread_where_their_results_keep_little_memory() -> None:
+    rule = SlotRule()
+    assert rule.admits(1, 1, 0.049, 1.0, MIB)
+    assert not rule.admits(1, 2, 0.049, 1.0, MIB)
+    assert not rule.admits(1, 1, 0.05, 0.0, 0)
+
+
 def test_brief_operands_wait_for_a_thread_where_nobody_reads_their_results() -> None:
     rule = SlotRule()
     assert rule.admits(1, 1, 0.049, 1.0, 8 * MIB, read=False)
     assert not rule.admits(1, 2, 0.049, 0.0, 0, read=False)
     assert not rule.admits(1, 1, 0.05, 0.0, 0, read=False)
-    assert not rule.admits(1, 1, 0.049, 0.0, 0)
+    assert not rule.admits(1, 1, 0.049, 0.0, 8 * MIB)
 
 
 def test_very_short_operands_fill_the_horizon() -> None:
