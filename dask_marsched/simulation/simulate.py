@@ -145,19 +145,14 @@ def _plugin(policy: str | SchedulerPlugin) -> tuple[str, SchedulerPlugin | None]
     return policy, MarsSchedulerPlugin(assignment=assignment, fusion=fusion or None)
 
 
+def _settings(plugin: SchedulerPlugin | None) -> Settings | None:
+    """Return the settings of a plugin of this package that is switched on, else None."""
+    found = getattr(plugin, "settings", None)
+    return found if isinstance(found, Settings) and found.enabled else None
+
+
 def _batches_releases(plugin: SchedulerPlugin | None) -> bool:
-    settings = getattr(plugin, "settings", None)
-    return isinstance(settings, Settings) and settings.enabled
-
-
-def _shares_memory(plugin: SchedulerPlugin | None) -> bool:
-    settings = getattr(plugin, "settings", None)
-    return isinstance(settings, Settings) and settings.enabled and settings.store_shared
-
-
-def _has_kernels(plugin: SchedulerPlugin | None) -> bool:
-    settings = getattr(plugin, "settings", None)
-    return isinstance(settings, Settings) and settings.enabled and settings.kernels_enabled
+    return _settings(plugin) is not None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -199,13 +194,14 @@ class _SimulationJob:
         self, loop: TwinLoop, queue: EventQueue, name: str, plugin: SchedulerPlugin | None
     ) -> SimulationReport:
         use_virtual_clock(IOLoop.current(), queue.time)
+        settings = _settings(plugin)
         cluster = Cluster(
             self.spec,
             queue,
             timeline=self.timeline,
             validate=self.validate,
             batches_releases=_batches_releases(plugin),
-            shares_memory=_shares_memory(plugin),
+            shares_memory=settings is not None and settings.store_shared,
         )
         try:
             await cluster.scheduler.start_twin(plugin)
@@ -213,7 +209,8 @@ class _SimulationJob:
                 await cluster.join(index)
             for fault in self.faults:
                 cluster.plan(fault)
-            graph, costs = self._graph(cluster.scheduler, _has_kernels(plugin))
+            kernels = settings is not None and settings.kernels_enabled
+            graph, costs = self._graph(cluster.scheduler, kernels)
             await cluster.run(loop, graph, costs)
             report: dict[str, Any] = getattr(plugin, "report", dict)()
             report.pop("registered", None)  # the process, another one each time

@@ -12,11 +12,7 @@ from dask_marsched.host.graph.fused_tasks import targets
 from dask_marsched.host.graph.operation_kinds import TaskOperations
 from dask_marsched.host.graph.result_sizes import chunk_nbytes
 from dask_marsched.simulation.costs.costs import Costs
-from dask_marsched.simulation.costs.derived import (
-    OVERHEAD,
-    derived_seconds,
-    fill_missing_sizes,
-)
+from dask_marsched.simulation.costs.derived import OVERHEAD, derived_seconds, fill_missing_sizes
 
 #: Seconds, and bytes per second, of a usual task. Ratios to it carry durations over to other sizes.
 _USUAL = (0.0005, 1e9)
@@ -31,7 +27,7 @@ class CostModel:
     Sources of a size, in this order: recorded for this key, or for the same task of a graph that
     differs in tokens only; known from the graph; learnt from the recorded tasks of its group;
     estimated from the graph; guessed from its inputs. Durations are recorded, learnt, or derived
-    from sizes: with ``plugin`` as it runs them.
+    from sizes, for stock Dask or for the plugin.
     """
 
     def __init__(
@@ -93,12 +89,13 @@ class CostModel:
         """Set the costs of tasks that make several results at once, or pick one of them."""
         for key, members in bundles.items():
             nbytes = sum(self._costs[member][1] for member in members)
-            is_pick = len(members) == 1
-            self._costs[key] = (_PICK if is_pick else self._together(members), nbytes)
-            if is_pick or self._derived.isdisjoint(members):
+            if len(members) == 1:
+                self._costs[key] = (_PICK, nbytes)
                 self._derived.discard(key)
             else:
-                self._derived.add(key)
+                self._costs[key] = (self._together(members), nbytes)
+                if not self._derived.isdisjoint(members):
+                    self._derived.add(key)
 
     def join(self, groups: Mapping[Any, Iterable[Any]]) -> None:
         """Set the durations of fused tasks, from the members of each."""

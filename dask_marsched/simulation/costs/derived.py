@@ -13,7 +13,7 @@ from dask.utils import parse_bytes
 
 from dask_marsched.host.graph.operation_kinds import TaskOperation, multiplications
 
-#: Seconds that a task takes besides its operations, and each operation besides its bytes.
+#: Seconds that each task takes besides its operations, and each operation besides its amount.
 OVERHEAD, OPERATION = 0.0002, 0.00003
 
 
@@ -36,21 +36,20 @@ def _matrix_cubed(operation: TaskOperation) -> float:
 
 
 class Rate(NamedTuple):
-    """The amount that the time of a kind of operation grows with, and how much a core does of it.
+    """How fast a core is at a kind of operation.
 
-    Per second, under stock Dask and with the plugin. There intermediate results stay in the caches,
-    as tasks are joined and expressions evaluated in one pass, and arrays lie in used memory.
+    It is faster with the plugin: tasks are joined and expressions evaluated in one pass, so that
+    intermediate results stay in the caches, and arrays are made in memory that was used before.
     """
 
-    amount: Callable[[TaskOperation], float]
-    stock: float
+    amount: Callable[[TaskOperation], float]  #: What its time grows with: bytes, multiplications.
+    stock: float  #: How much of that a core does in a second under stock Dask.
     plugin: float
 
 
-#: Rounded from recordings of `benchmarks` on 2 virtual cores, where `random`, `sort` and `product`
-#: are as fast as in `benchmarks.rates`. ``other`` stands for any function, so it is below what was
-#: recorded; kinds that were not are from `benchmarks.rates`. Another machine differs from this one
-#: by a factor of two, and more where new memory is slow.
+#: Fitted to recordings of 22 workloads of `benchmarks` on 2 virtual cores, and rounded.
+#: ``transcendental``, ``svd``, ``cholesky``, ``fft`` and ``read`` are from `benchmarks.rates`, as
+#: few or none were recorded. ``other`` is any function, and lower than recorded.
 RATES: Mapping[str, Rate] = {
     "elementwise": Rate(_bytes_in_and_out, 8e9, 15e9),
     "transcendental": Rate(_bytes_out, 1e9, 1e9),
