@@ -11,10 +11,11 @@ _DASK_SATURATION = 1.1  #: Dask's default. A larger saturation is one that the u
 _WORKER_OVERHEAD = 0.0007
 #: Operands below this many seconds are short: threads would idle much while waiting for messages.
 _SHORT_TASK = 0.005
-#: The same where no other operand reads the results, or they are small (bytes), so that waiting
-#: operands keep little in memory: a thread loses more by waiting for messages, 2.5 ms each time,
-#: than an operand by waiting for a thread.
-_BRIEF_TASK, _SMALL_RESULT = 0.05, 4 * 2**20
+#: The same where no other operand reads the results, or they are small, so that waiting operands
+#: keep little in memory: a thread loses more by waiting for messages, 2.5 ms each time, than an
+#: operand by waiting for a thread.
+_BRIEF_TASK = 0.05
+_SMALL_RESULT = 4 * 2**20  #: Bytes up to which a result is small.
 _HORIZON = 0.010  #: Seconds of queued work for each thread: the round trip to the scheduler.
 _HORIZON_BYTES = 2**20  #: Bytes of queued results for each thread, small beside a worker's memory.
 

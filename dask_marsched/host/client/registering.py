@@ -17,14 +17,15 @@ from dask_marsched.host.client.reconnection import keeps_journal, outlive_schedu
 from dask_marsched.host.stream_intervals import send_often
 from dask_marsched.installation import explain_missing_module
 
-#: The scheduler with which a `RegisteringClient` registers its plugin.
+#: The address of the scheduler with which a `RegisteringClient` registers its plugin just now.
 _registering_with: ContextVar[str | None] = ContextVar("registering_with", default=None)
 
 
 def clients_here() -> tuple[str, ...]:
-    """Return the ids of the open clients in this process that a plugin pickled now is for.
+    """Return the ids of the open clients in this process whose scheduler gets the plugin.
 
-    A plugin does not know which stock client pickles it: then these are all of them.
+    Where a stock client registers it, these are the clients of all schedulers: nothing tells the
+    plugin which client that is.
     """
     address = _registering_with.get()
     found = [c for c in list(getattr(distributed.Client, "_instances", ())) if c.status != "closed"]
