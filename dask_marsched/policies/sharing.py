@@ -38,7 +38,7 @@ class ShareModel:
         return asked >= _LEAST_ASKED and asked >= _SHARE * self._made[kind]
 
 
-_SHARE_OF_TIME = 0.05  #: Share of the operands' time that may be spent on retaining results.
+_SHARE_OF_TIME = 0.02  #: Share of the operands' time that may be spent on retaining results.
 _EACH = 0.0002  #: Seconds to retain a result, on the worker and on the scheduler that records it.
 _COPIED = 2e9  #: Bytes copied in a second into pages that the kernel has to clear first.
 _AT_ONCE = 0.1  #: Initial and largest budget in seconds.

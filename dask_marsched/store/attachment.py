@@ -83,10 +83,9 @@ class Attachment:
         places = list(self.chunks)
         if not places:
             return 0
-        slots, _, lengths = np.array(places, np.int64).T
         # An owner that died has left its flags as they were.
-        gone = self._flags[slots] == 0 if has_owner(self.fd) else slice(None)
-        return int(lengths[gone].sum())
+        is_owned, flags = has_owner(self.fd), self._flags
+        return sum(nbytes for slot, _, nbytes in places if not (is_owned and flags[slot]))
 
     def close(self) -> None:
         """Close it; locks end with it."""

@@ -5,15 +5,14 @@ from __future__ import annotations
 import os
 import re
 import struct
-from pathlib import Path
 from typing import NamedTuple
 
 from dask_marsched.store.segment import CHARGE_OFFSET
 
 _CHARGE = struct.Struct("=qqq")
 _RESIDENT = re.compile(
-    rb"^VmRSS:\s+(\d+) kB$.*^RssFile:\s+(\d+) kB$.*^RssShmem:\s+(\d+) kB$",
-    re.MULTILINE | re.DOTALL,
+    rb"^VmRSS:\s+(\d+) kB\nRssAnon:\s+\d+ kB\nRssFile:\s+(\d+) kB\nRssShmem:\s+(\d+) kB$",
+    re.MULTILINE,
 )
 
 
@@ -66,7 +65,12 @@ def _surplus(shared: int, charge: Charge) -> int:
 
 def _resident(pid: int | str) -> tuple[int, ...]:
     """Return the resident bytes of a process: all, those of files, those of shared memory."""
-    found = _RESIDENT.search(Path(f"/proc/{pid}/status").read_bytes())
+    # Read several times per task, so without `open`, which takes longer than the kernel.
+    fd = os.open(f"/proc/{pid}/status", os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        found = _RESIDENT.search(os.read(fd, 4096))
+    finally:
+        os.close(fd)
     if found is None:
         raise ProcessLookupError(f"process {pid} has no memory")
     return tuple(1024 * int(kib) for kib in found.groups())

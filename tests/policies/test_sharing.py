@@ -43,7 +43,7 @@ def test_keeping_takes_a_small_share_of_the_work():
         if budget.affords():
             budget.kept()
             kept += 1
-    assert 900 < kept < 1100, "a fifth of a millisecond for each, of a twentieth of four seconds"
+    assert 360 < kept < 440, "a fifth of a millisecond for each, of a fiftieth of four seconds"
 
 
 def test_what_takes_long_to_copy_is_kept_less_often():
@@ -55,13 +55,13 @@ def test_what_takes_long_to_copy_is_kept_less_often():
         if budget.affords(100):
             budget.kept(100, seconds=0.0018)
             kept += 1
-    assert 900 < kept < 1100, "two milliseconds for each, of a twentieth of forty seconds"
+    assert 360 < kept < 460, "two milliseconds for each, of a fiftieth of forty seconds"
 
 
 def test_longer_operands_have_all_their_results_kept():
     budget = RetentionBudget()
     for _ in range(1000):
-        budget.worked(0.12)
+        budget.worked(0.3)
         assert budget.affords(8 << 20)
         budget.kept(8 << 20)
 
@@ -70,9 +70,9 @@ def test_a_long_copy_delays_the_next_one():
     budget = RetentionBudget()
     assert budget.affords(2 << 30)
     budget.kept(2 << 30)
-    budget.worked(10)
+    budget.worked(25)
     assert not budget.affords()
-    budget.worked(10)
+    budget.worked(25)
     assert budget.affords()
 
 
@@ -80,5 +80,5 @@ def test_memory_that_comes_with_arrays_counts_as_well():
     budget = RetentionBudget()
     budget.filled(1 << 30)
     assert not budget.affords()
-    budget.worked(10)
+    budget.worked(25)
     assert budget.affords()

@@ -217,12 +217,11 @@ class HandleTransfer:
             return 0
 
     def _charge(self, arena: Arena) -> Charge:
-        attachments = self.attachments
-        if not arena.filled and not attachments.addresses:
+        filled, addresses = arena.filled, self.attachments.addresses
+        if not filled and not addresses:
             return _NOTHING
         # The arena's pages may be mapped three times: shared, as private copy, and as chunks.
-        mapped = 3 * arena.filled + attachments.addresses
-        return Charge(arena.held(), attachments.orphaned, mapped)
+        return Charge(arena.held(), self.attachments.orphaned, 3 * filled + addresses)
 
     def _process_memory(self) -> int:
         arena = self.arena
