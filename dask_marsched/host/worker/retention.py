@@ -90,10 +90,10 @@ class ResultRetainer:
     def made(self, key: Key, value: object) -> None:
         """Retain a result at once if little has to be copied, else after it is stored."""
         # The scheduler learns of the former together with the result.
-        is_large = _is_large_array(value)
-        if not self._budget.affords(value.nbytes if is_large else 0):
+        large = value.nbytes if _is_large_array(value) else 0
+        if not self._budget.affords(large):
             return
-        if not is_large and is_data(value):
+        if not large and is_data(value):
             cost = self._cost(value)
             if cost.copied <= _LITTLE and self._affords(cost):
                 self._hold(key, cost, self._put(value))
