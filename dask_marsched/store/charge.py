@@ -68,7 +68,7 @@ def _resident(pid: int | str) -> tuple[int, ...]:
     # Read several times per task, so without `open`, which takes longer than the kernel.
     fd = os.open(f"/proc/{pid}/status", os.O_RDONLY | os.O_CLOEXEC)
     try:
-        found = _RESIDENT.search(os.read(fd, 4096))
+        found = _RESIDENT.search(os.read(fd, 1 << 16))  # a user may be in many groups
     finally:
         os.close(fd)
     if found is None:
