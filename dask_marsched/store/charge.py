@@ -65,12 +65,9 @@ def _surplus(shared: int, charge: Charge) -> int:
 
 def _resident(pid: int | str) -> tuple[int, ...]:
     """Return the resident bytes of a process: all, those of files, those of shared memory."""
-    # Read several times per task, so without `open`, which takes longer than the kernel.
-    fd = os.open(f"/proc/{pid}/status", os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        found = _RESIDENT.search(os.read(fd, 1 << 16))  # a user may be in many groups
-    finally:
-        os.close(fd)
+    # Read several times per task: pathlib and a buffer take as long as the kernel.
+    with open(f"/proc/{pid}/status", "rb", buffering=0) as status:
+        found = _RESIDENT.search(status.read(1 << 16))  # a user may be in many groups
     if found is None:
         raise ProcessLookupError(f"process {pid} has no memory")
     return tuple(1024 * int(kib) for kib in found.groups())

@@ -89,10 +89,10 @@ class ResultRetainer:
 
     def made(self, key: Key, value: object) -> None:
         """Retain a result at once if little has to be copied, else after it is stored."""
-        # The scheduler learns of the former together with the result.
         large = value.nbytes if _is_large_array(value) else 0
         if not self._budget.affords(large):
             return
+        # The scheduler learns of what is retained at once together with the result.
         if not large and is_data(value):
             cost = self._cost(value)
             if cost.copied <= _LITTLE and self._affords(cost):
