@@ -21,8 +21,11 @@ def test_planning_is_timed_in_processes_of_its_own():
 @pytest.mark.slow
 def test_first_tasks_are_timed_under_each_policy_in_turn():
     found = first_task.run(("stock", "default"), [100], 1)
-    assert [(a.shape, a.policy) for a in found] == [
-        (shape, policy) for shape in first_task.SHAPES for policy in ("stock", "default")
+    assert [(a.shape, a.policy, a.again) for a in found] == [
+        (shape, policy, again)
+        for shape in first_task.SHAPES
+        for policy in ("stock", "default")
+        for again in (False, True)
     ]
     assert all(80 < a.tasks < 250 and 0 < a.seconds < 60 for a in found)
     assert len(first_task.cells(found)) == 1 + len(found)

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import contextvars
-import itertools
 import weakref
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from graphlib import CycleError
-from typing import Any, NamedTuple
+from typing import Any
 
 from dask._task_spec import DataNode, GraphNode
 from dask.sizeof import sizeof
@@ -24,16 +23,8 @@ from dask_marsched.host.graph.fused_tasks import Joinable, join
 from dask_marsched.host.graph.numbering import canonically_numbered, numbered
 from dask_marsched.host.graph.result_sizes import ChunkSizes
 from dask_marsched.host.scheduler.graph_requests import ArrivingGraphs
-from dask_marsched.policies.compression import (
-    ALONE,
-    FREE,
-    VISIBLE,
-    GroupBounds,
-    compress,
-    group_bounds,
-)
-from dask_marsched.policies.planning.tiles import find_tiles
-from dask_marsched.policies.siblings import siblings
+from dask_marsched.policies.compression import ALONE, FREE, VISIBLE, compress
+from dask_marsched.policies.joining import Cluster, Joined, joined
 
 #: The graph that is being read: set in the scheduler's coroutine and seen in its offload thread.
 current: contextvars.ContextVar[CompressionRequest | None] = contextvars.ContextVar(
@@ -104,17 +95,6 @@ def _joined(groups: Mapping[Key, list[Key]], dsk: Mapping[Key, GraphNode]) -> di
     return {key: fused.get(key, node) for key, node in dsk.items() if key not in gone}
 
 
-class _Read(NamedTuple):
-    """A graph as policies see it."""
-
-    keys: list[Key]
-    graph: OperandGraph
-    roles: bytearray
-    kinds: list[int]
-    limits: GroupBounds | None
-    heads: list[int]  #: For each task the head of its group.
-
-
 class GraphCompression(ArrivingGraphs):
     """Compresses a scheduler's graphs; ``subgraphs`` allows fusing more than linear chains."""
 
@@ -150,20 +130,17 @@ class GraphCompression(ArrivingGraphs):
         own = dsk.keys()
         if len(dsk) < 2 or all(own.isdisjoint(node.dependencies) for node in dsk.values()):
             return dsk  # no task reads another, as in `Client.map`
-        read = self._read(request, dsk, annotations, sizes)
+        keys, found = self._join(request, dsk, annotations, sizes)
         # Annotations refer to keys, which bundles would change.
-        if read.limits is not None and not _annotated(annotations, request):
-            found = siblings(read.graph, read.roles, read.kinds, read.limits)
-            if found:
-                chosen = [[read.keys[i] for i in group] for group in found]
-                with_bundles, bundles = bundled(dsk, chosen, sizes)
-                other = self._read(request, with_bundles, annotations, sizes)
-                if len(set(other.heads)) < len(set(read.heads)):  # otherwise that saves no tasks
-                    dsk, request.bundles, read = with_bundles, bundles, other
-                    request.chosen = chosen
-        keys = read.keys
+        if found.bundles and not _annotated(annotations, request):
+            chosen = [[keys[i] for i in bundle] for bundle in found.bundles]
+            with_bundles, bundles = bundled(dsk, chosen, sizes)
+            others, other = self._join(request, with_bundles, annotations, sizes)
+            if len(set(other.heads)) < len(set(found.heads)):  # otherwise that saves no tasks
+                dsk, request.bundles, keys, found = with_bundles, bundles, others, other
+                request.chosen = chosen
         groups: dict[Key, list[Key]] = {}
-        for key, place in zip(keys, read.heads, strict=True):
+        for key, place in zip(keys, found.heads, strict=True):
             if keys[place] != key:
                 groups.setdefault(keys[place], []).append(key)
         if not groups:
@@ -179,13 +156,14 @@ class GraphCompression(ArrivingGraphs):
         request.groups = groups
         return left
 
-    def _read(
+    def _join(
         self,
         request: CompressionRequest,
         dsk: dict[Key, GraphNode],
         annotations: Mapping[str, Mapping[Key, Any]],
         sizes: ChunkSizes,
-    ) -> _Read:
+    ) -> tuple[list[Key], Joined]:
+        """Return the tasks in topological order, and which of them to join."""
         known: Mapping[Key, TaskState] = self.scheduler.tasks
         # Linear chains are the same in any order. Fusion of subgraphs, and the order within a
         # group, must not depend on names or the hash seed.
@@ -205,26 +183,31 @@ class GraphCompression(ArrivingGraphs):
                 roles.append(VISIBLE if key in wanted else FREE)
             uncertain.append(fit == fused_tasks.UNCERTAIN)
         kinds = _kinds(keys, annotations, request)
-        graph = OperandGraph(keys, inputs, *_sizes(keys, dsk, sizes, known))
-        limits = None
-        if self.subgraphs:
-            # A copy: the event loop's thread may add or remove workers.
-            workers = list(self.scheduler.workers.values())
-            memory = [ws.memory_limit / (ws.nthreads or 1) for ws in workers]
-            # Whole tiles of a layer of products go to workers, so that products are not fused.
-            for i in itertools.chain.from_iterable(find_tiles(graph, len(workers))):
-                if roles[i] == FREE:
-                    roles[i] = VISIBLE
-            limits = group_bounds(
-                graph,
-                threads=self.scheduler.total_nthreads,
-                thread_memory=min(memory, default=0.0),
-                batches=[
-                    key_split(key) if unsure or not size else None
-                    for key, unsure, size in zip(keys, uncertain, graph.known, strict=True)
-                ],
-            )
-        return _Read(keys, graph, roles, kinds, limits, compress(graph, roles, kinds, limits))
+        nbytes, sized = _sizes(keys, dsk, sizes, known)
+        if not self.subgraphs:
+            graph = OperandGraph(keys, inputs, nbytes, sized)
+            return keys, Joined(compress(graph, roles, kinds), ())
+        batches = [
+            key_split(key) if unsure or not size else None
+            for key, unsure, size in zip(keys, uncertain, sized, strict=True)
+        ]
+        return keys, joined(
+            _places(keys),
+            inputs.starts,
+            inputs.flat,
+            nbytes,
+            sized,
+            bytes(roles),
+            kinds,
+            batches,
+            self._cluster(),
+        )
+
+    def _cluster(self) -> Cluster:
+        # A copy: the event loop's thread may add or remove workers.
+        workers = list(self.scheduler.workers.values())
+        memory = [ws.memory_limit / (ws.nthreads or 1) for ws in workers]
+        return Cluster(len(workers), self.scheduler.total_nthreads, min(memory, default=0.0))
 
     def reconcile(
         self, dsk: dict[Key, GraphNode], ordered: Mapping[Key, Any], wanted: Iterable[Key]
@@ -365,6 +348,17 @@ def _sizes(
         mean = sum(found) / len(found) if found else 1.0
         nbytes = [mean if size < 0 else size for size in nbytes]
     return nbytes, flags
+
+
+def _places(keys: list[Key]) -> list[tuple[Any, ...]]:
+    """Return the layer of each task, as a number, and its index."""
+    number: dict[Any, int] = {}
+    return [
+        (number.setdefault(key[0], len(number)), *key[1:])
+        if isinstance(key, tuple) and key
+        else (number.setdefault(key, len(number)),)
+        for key in keys
+    ]
 
 
 def _annotated(annotations: Mapping[str, Mapping[Key, Any]], request: CompressionRequest) -> bool:

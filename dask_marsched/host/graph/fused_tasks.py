@@ -7,7 +7,15 @@ from itertools import islice
 from typing import Any
 
 import numpy as np
-from dask._task_spec import Alias, DataNode, GraphNode, Task, TaskRef, _execute_subgraph
+from dask._task_spec import (
+    Alias,
+    DataNode,
+    GraphNode,
+    NestedContainer,
+    Task,
+    TaskRef,
+    _execute_subgraph,
+)
 from dask.typing import Key
 
 from dask_marsched.host.graph.array_layers import innermost
@@ -27,6 +35,7 @@ _OF_ARRAYS = frozenset({
 _PLAIN = frozenset({
     TaskRef, Alias, bool, bytes, complex, float, int, np.ndarray, slice, str, type(None),
 })  # fmt: skip
+_COLLECTIONS = frozenset({list, tuple, set, frozenset})
 #: Most elements of a collection, levels of collections, values for one task or function, and
 #: functions that call each other, that are examined.
 _LOOKED_AT, _DEPTH, _MOST, _CALLS = 64, 5, 256, 16
@@ -41,8 +50,8 @@ class Joinable:
     """
 
     def __init__(self) -> None:
-        # By id, with the function so that its id is not used again.
-        self._functions: dict[int, tuple[Any, int]] = {}
+        # Of functions and of steps, by id, with the object so that its id is not used again.
+        self._known: dict[int, tuple[Any, int]] = {}
         self._left = 0
         #: By id, functions that are being examined, and whether one of them was met again.
         self._open: dict[int, Any] = {}
@@ -62,8 +71,9 @@ class Joinable:
         function = task.func
         if function is _execute_subgraph:
             steps, _, _, *held = task.args
-            tasks = (step for step in steps.values() if isinstance(step, Task))
-            verdict = min(map(self._task, tasks), default=CERTAIN)
+            verdict = self._steps(steps)
+        elif function is NestedContainer.to_container:
+            verdict, held = CERTAIN, task.args
         else:
             verdict = self._function(function)
             held = (*task.args, *task.kwargs.values()) if task.kwargs else task.args
@@ -71,6 +81,16 @@ class Joinable:
             return verdict
         # Functions of libraries call nothing that lies deep in their arguments.
         return min(verdict, self._held(held, _DEPTH if verdict == UNCERTAIN else 1))
+
+    def _steps(self, steps: Mapping[Key, Any]) -> int:
+        known = self._known.get(id(steps))  # all tasks of a layer share them
+        if known is not None:
+            return known[1]
+        tasks = (step for step in steps.values() if isinstance(step, Task))
+        verdict = min(map(self._task, tasks), default=CERTAIN)
+        if not self._open:
+            self._known[id(steps)] = steps, verdict
+        return verdict
 
     def _held(self, values: Iterable[Any], depth: int) -> int:
         """Return the least verdict of what is called, if all functions among the values are.
@@ -85,6 +105,9 @@ class Joinable:
                 kind = type(value)
             if kind in _PLAIN:
                 continue
+            held = value.values() if kind is dict else value if kind in _COLLECTIONS else None
+            if held is not None and _PLAIN.issuperset(map(type, islice(held, _LOOKED_AT))):
+                continue
             self._left -= 1
             if kind.__module__.partition(".")[0] == "distributed":
                 return ALONE
@@ -92,9 +115,8 @@ class Joinable:
                 break
             if isinstance(value, Task):
                 least = min(least, self._task(value))
-            elif kind in (dict, list, tuple, set, frozenset):
+            elif held is not None:
                 if depth:
-                    held = value.values() if kind is dict else value
                     least = min(least, self._held(held, depth - 1))
             elif callable(value):
                 least = min(least, self._function(value))
@@ -103,7 +125,7 @@ class Joinable:
         return least
 
     def _function(self, function: Any) -> int:
-        known = self._functions.get(id(function))
+        known = self._known.get(id(function))
         if known is not None:
             return known[1]
         if id(function) in self._open or len(self._open) >= _CALLS:
@@ -117,7 +139,7 @@ class Joinable:
         del self._open[id(function)]
         # Of functions that call each other, only the first one has been examined in full.
         if is_first or not (self._is_circular or self._left < 0):
-            self._functions[id(function)] = function, verdict
+            self._known[id(function)] = function, verdict
         if is_first:
             self._left = left
         return verdict

@@ -19,7 +19,8 @@ from dask._task_spec import DataNode, GraphNode
 from dask.typing import Key
 from distributed.scheduler import Scheduler
 
-from dask_marsched.core.graph import OperandGraph
+from dask_marsched.core.graph import Edges, OperandGraph
+from dask_marsched.core.memoization import memoized
 from dask_marsched.fallbacks.counters import Counters
 from dask_marsched.host.graph.arriving_graph import operand_graph
 from dask_marsched.host.graph.numbering import as_they_come, canonical
@@ -60,20 +61,36 @@ def repeatable_order(dsk: Mapping[Key, GraphNode]) -> dict[Key, int]:
         apart = {**dsk, **{key: _Bare(key, inputs) for key, inputs in trees.items()}}
     keys, inputs = as_they_come(apart)
     first = canonical(keys, inputs)
+    numbered = inputs.renumbered(first)
+    kinds = bytes([_kind(apart.get(keys[i])) for i in first])
+    order = _order(kinds, numbered.starts, numbered.flat)
+    return {key: order[k] for k, i in enumerate(first) if (key := keys[i]) in dsk}
+
+
+#: Kinds of tasks for Dask's order: not in the graph, literal data, others.
+_ABSENT, _DATA, _CALL = range(3)
+
+
+def _kind(node: GraphNode | None) -> int:
+    if node is None:
+        return _ABSENT
+    return _DATA if isinstance(node, DataNode) else _CALL
+
+
+@memoized
+def _order(kinds: bytes, starts: list[int], flat: list[int]) -> list[int]:
+    """Return Dask's order of tasks that are numbered."""
     # Dask compares keys as strings, so all numbers have the same length.
-    base = 10 ** len(str(len(keys)))
-    number = [0] * len(keys)
-    for place, i in enumerate(first, start=base):
-        number[i] = place
+    base = 10 ** len(str(len(kinds)))
     nodes: dict[Key, GraphNode] = {}
-    for place, i in enumerate(first, start=base):
-        node = apart.get(keys[i])
-        if isinstance(node, DataNode):
+    rows = Edges(starts, flat)
+    for place, (kind, own) in enumerate(zip(kinds, rows, strict=True), start=base):
+        if kind == _DATA:
             nodes[place] = DataNode(place, None)
-        elif node is not None:
-            nodes[place] = _Bare(place, sorted([number[j] for j in inputs[i]]))
+        elif kind == _CALL:
+            nodes[place] = _Bare(place, [base + j for j in own])
     order = order_and_free(nodes)
-    return {key: order[number[i]] for i, key in enumerate(keys) if key in dsk}
+    return [order.get(base + k, -1) for k in range(len(kinds))]
 
 
 def order_and_free(dsk: Mapping[Key, GraphNode]) -> dict[Key, int]:

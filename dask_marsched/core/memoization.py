@@ -1,0 +1,39 @@
+"""Remembers what followed from graphs: a program sends the same one often, under other names."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sized
+from typing import Any, ParamSpec, TypeVar
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+#: Graphs that are remembered for a function, and the most operands of each.
+_GRAPHS, _OPERANDS = 16, 2000
+_recalls: list[Any] = []
+
+
+def memoized(function: Callable[P, T]) -> Callable[P, T]:
+    """Remember the last results of a pure function of a graph.
+
+    The first argument has an entry for each operand. Arguments are hashable, or lists of what is.
+    Results must not be changed.
+    """
+    recall = functools.lru_cache(_GRAPHS)(function)
+    _recalls.append(recall)
+
+    @functools.wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> T:
+        first: Sized = args[0]  # type: ignore[assignment]  # by the contract above
+        if len(first) > _OPERANDS:
+            return function(*args, **kwargs)
+        return recall(*[tuple(a) if type(a) is list else a for a in args], **kwargs)  # type: ignore[arg-type]  # tuples instead of lists
+
+    return call
+
+
+def forget() -> None:
+    """Forget all graphs."""
+    for recall in _recalls:
+        recall.cache_clear()

@@ -1,0 +1,57 @@
+"""Decides which tasks of a graph run as one, and which small results one task makes together."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Hashable, Sequence
+from typing import NamedTuple
+
+from dask_marsched.core.graph import Edges, OperandGraph
+from dask_marsched.core.memoization import memoized
+from dask_marsched.policies.compression import FREE, VISIBLE, compress, group_bounds
+from dask_marsched.policies.planning.tiles import find_tiles
+from dask_marsched.policies.siblings import siblings
+
+
+class Cluster(NamedTuple):
+    """What bounds groups on a cluster."""
+
+    workers: int
+    threads: int
+    thread_memory: float  #: Least bytes for each thread of a worker, 0 for unlimited.
+
+
+class Joined(NamedTuple):
+    """Groups of operands."""
+
+    heads: Sequence[int]  #: For each operand the head of its group (`compress`).
+    bundles: Sequence[Sequence[int]]  #: Those that one task could make (`siblings`).
+
+
+@memoized
+def joined(
+    places: list[tuple[Hashable, ...]],
+    starts: list[int],
+    flat: list[int],
+    nbytes: list[float],
+    known: bytes,
+    roles: bytes,
+    kinds: list[int],
+    batches: list[str | None],
+    cluster: Cluster,
+) -> Joined:
+    """Join the operands of a graph.
+
+    ``places`` are their layers and indices, ``starts`` and ``flat`` their inputs (`Edges`); the
+    others as in `compress` and `group_bounds`.
+    """
+    graph = OperandGraph(places, Edges(starts, flat), nbytes, known)
+    own = bytearray(roles)
+    # Whole tiles of a layer of products go to workers, so that products are not fused.
+    for i in itertools.chain.from_iterable(find_tiles(graph, cluster.workers)):
+        if own[i] == FREE:
+            own[i] = VISIBLE
+    limits = group_bounds(
+        graph, threads=cluster.threads, thread_memory=cluster.thread_memory, batches=batches
+    )
+    return Joined(compress(graph, own, kinds, limits), siblings(graph, own, kinds, limits))
