@@ -24,7 +24,7 @@ from dask_marsched.host.graph.numbering import canonically_numbered, numbered
 from dask_marsched.host.graph.result_sizes import ChunkSizes
 from dask_marsched.host.scheduler.graph_requests import ArrivingGraphs
 from dask_marsched.policies.compression import ALONE, FREE, VISIBLE, compress
-from dask_marsched.policies.joining import Cluster, Joined, joined
+from dask_marsched.policies.grouping import ClusterLimits, Groups, find_groups
 
 #: The graph that is being read: set in the scheduler's coroutine and seen in its offload thread.
 current: contextvars.ContextVar[CompressionRequest | None] = contextvars.ContextVar(
@@ -130,12 +130,12 @@ class GraphCompression(ArrivingGraphs):
         own = dsk.keys()
         if len(dsk) < 2 or all(own.isdisjoint(node.dependencies) for node in dsk.values()):
             return dsk  # no task reads another, as in `Client.map`
-        keys, found = self._join(request, dsk, annotations, sizes)
+        keys, found = self._group(request, dsk, annotations, sizes)
         # Annotations refer to keys, which bundles would change.
         if found.bundles and not _annotated(annotations, request):
             chosen = [[keys[i] for i in bundle] for bundle in found.bundles]
             with_bundles, bundles = bundled(dsk, chosen, sizes)
-            others, other = self._join(request, with_bundles, annotations, sizes)
+            others, other = self._group(request, with_bundles, annotations, sizes)
             if len(set(other.heads)) < len(set(found.heads)):  # otherwise that saves no tasks
                 dsk, request.bundles, keys, found = with_bundles, bundles, others, other
                 request.chosen = chosen
@@ -156,14 +156,14 @@ class GraphCompression(ArrivingGraphs):
         request.groups = groups
         return left
 
-    def _join(
+    def _group(
         self,
         request: CompressionRequest,
         dsk: dict[Key, GraphNode],
         annotations: Mapping[str, Mapping[Key, Any]],
         sizes: ChunkSizes,
-    ) -> tuple[list[Key], Joined]:
-        """Return the tasks in topological order, and which of them to join."""
+    ) -> tuple[list[Key], Groups]:
+        """Return the tasks in topological order, and their groups."""
         known: Mapping[Key, TaskState] = self.scheduler.tasks
         # Linear chains are the same in any order. Fusion of subgraphs, and the order within a
         # group, must not depend on names or the hash seed.
@@ -186,12 +186,12 @@ class GraphCompression(ArrivingGraphs):
         nbytes, sized = _sizes(keys, dsk, sizes, known)
         if not self.subgraphs:
             graph = OperandGraph(keys, inputs, nbytes, sized)
-            return keys, Joined(compress(graph, roles, kinds), ())
+            return keys, Groups(compress(graph, roles, kinds), ())
         batches = [
             key_split(key) if unsure or not size else None
             for key, unsure, size in zip(keys, uncertain, sized, strict=True)
         ]
-        return keys, joined(
+        return keys, find_groups(
             _places(keys),
             inputs.starts,
             inputs.flat,
@@ -203,11 +203,11 @@ class GraphCompression(ArrivingGraphs):
             self._cluster(),
         )
 
-    def _cluster(self) -> Cluster:
+    def _cluster(self) -> ClusterLimits:
         # A copy: the event loop's thread may add or remove workers.
         workers = list(self.scheduler.workers.values())
         memory = [ws.memory_limit / (ws.nthreads or 1) for ws in workers]
-        return Cluster(len(workers), self.scheduler.total_nthreads, min(memory, default=0.0))
+        return ClusterLimits(len(workers), self.scheduler.total_nthreads, min(memory, default=0.0))
 
     def reconcile(
         self, dsk: dict[Key, GraphNode], ordered: Mapping[Key, Any], wanted: Iterable[Key]

@@ -399,7 +399,7 @@ async def test_a_failure_leaves_the_graph_as_it_is(c, s, a, b, monkeypatch):
     def broken(*args: Any) -> Any:
         raise ArithmeticError("no")
 
-    monkeypatch.setattr("dask_marsched.host.graph.compression.joined", broken)
+    monkeypatch.setattr("dask_marsched.host.graph.compression.find_groups", broken)
     await c.register_plugin(MarsSchedulerPlugin(fusion="subgraphs"))
     with captured_logger("dask_marsched") as log:
         assert await c.compute(da.ones((40, 40), chunks=10).sum()) == 1600

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dask_marsched.core import memoization
 from dask_marsched.core.graph import OperandGraph
 from dask_marsched.policies.compression import FREE, VISIBLE, compress, group_bounds
-from dask_marsched.policies.joining import Cluster, Joined, joined
+from dask_marsched.policies.grouping import ClusterLimits, Groups, find_groups
 from dask_marsched.policies.siblings import siblings
 from tests.graphs import graph
 
 MIB = 2.0**20
-CLUSTER = Cluster(workers=2, threads=4, thread_memory=1024 * MIB)
+CLUSTER = ClusterLimits(workers=2, threads=4, thread_memory=1024 * MIB)
 
 
 def sums(chunks: int = 4) -> OperandGraph:
@@ -36,10 +36,10 @@ def products(n: int = 6) -> OperandGraph:
     return graph(inputs, dict.fromkeys(inputs, MIB))
 
 
-def join(g: OperandGraph, cluster: Cluster = CLUSTER) -> Joined:
+def groups_of(g: OperandGraph, cluster: ClusterLimits = CLUSTER) -> Groups:
     places = [k if isinstance(k, tuple) else (k,) for k in g.keys]
     roles = bytes(FREE if g.dependents[i] else VISIBLE for i in g)
-    return joined(
+    return find_groups(
         places,
         g.inputs.starts,
         g.inputs.flat,
@@ -56,7 +56,7 @@ def test_groups_and_bundles_are_those_of_the_policies() -> None:
     g = sums()
     limits = group_bounds(g, threads=4, thread_memory=1024 * MIB, batches=[None] * len(g))
     roles = [FREE if g.dependents[i] else VISIBLE for i in g]
-    found = join(g)
+    found = groups_of(g)
     assert found.heads == compress(g, roles, [0] * len(g), limits)
     assert found.bundles == siblings(g, roles, [0] * len(g), limits)
     assert len(set(found.heads)) < len(g)
@@ -64,14 +64,14 @@ def test_groups_and_bundles_are_those_of_the_policies() -> None:
 
 def test_products_that_form_tiles_keep_their_results() -> None:
     g = products()
-    found = join(g, Cluster(workers=4, threads=4, thread_memory=0))
+    found = groups_of(g, ClusterLimits(workers=4, threads=4, thread_memory=0))
     made = [i for i, key in enumerate(g.keys) if key[0] == "product"]
     assert [found.heads[i] for i in made] == made
 
 
 def test_a_graph_is_joined_for_each_cluster_anew() -> None:
     memoization.forget()
-    few, many = Cluster(1, 4, 0.0), Cluster(4, 4, 0.0)
-    found = join(products(), few)
-    assert found is join(products(), few)
-    assert found.heads != join(products(), many).heads
+    few, many = ClusterLimits(1, 4, 0.0), ClusterLimits(4, 4, 0.0)
+    found = groups_of(products(), few)
+    assert found is groups_of(products(), few)
+    assert found.heads != groups_of(products(), many).heads

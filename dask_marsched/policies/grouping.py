@@ -13,7 +13,7 @@ from dask_marsched.policies.planning.tiles import find_tiles
 from dask_marsched.policies.siblings import siblings
 
 
-class Cluster(NamedTuple):
+class ClusterLimits(NamedTuple):
     """What bounds groups on a cluster."""
 
     workers: int
@@ -21,7 +21,7 @@ class Cluster(NamedTuple):
     thread_memory: float  #: Least bytes for each thread of a worker, 0 for unlimited.
 
 
-class Joined(NamedTuple):
+class Groups(NamedTuple):
     """Groups of operands."""
 
     heads: Sequence[int]  #: For each operand the head of its group (`compress`).
@@ -29,7 +29,7 @@ class Joined(NamedTuple):
 
 
 @memoized
-def joined(
+def find_groups(
     places: list[tuple[Hashable, ...]],
     starts: list[int],
     flat: list[int],
@@ -38,9 +38,9 @@ def joined(
     roles: bytes,
     kinds: list[int],
     batches: list[str | None],
-    cluster: Cluster,
-) -> Joined:
-    """Join the operands of a graph.
+    cluster: ClusterLimits,
+) -> Groups:
+    """Return the groups of a graph.
 
     ``places`` are their layers and indices, ``starts`` and ``flat`` their inputs (`Edges`); the
     others as in `compress` and `group_bounds`.
@@ -54,4 +54,4 @@ def joined(
     limits = group_bounds(
         graph, threads=cluster.threads, thread_memory=cluster.thread_memory, batches=batches
     )
-    return Joined(compress(graph, own, kinds, limits), siblings(graph, own, kinds, limits))
+    return Groups(compress(graph, own, kinds, limits), siblings(graph, own, kinds, limits))
