@@ -67,8 +67,8 @@ class WithholdingPolicy(Protocol):
         """Withhold a ready operand. `home` is the worker that its inputs bind it to, or None."""
         ...
 
-    def withdraw(self, operand: Any) -> bool:
-        """Remove an operand for any reason; False if it was not withheld."""
+    def withdraw(self, operand: Any) -> None:
+        """Remove an operand for any reason, if it is withheld."""
         ...
 
     def offer(self, worker: Any, locality: Locality) -> Offer | None:
@@ -211,9 +211,9 @@ class UnitQueues:
             unit = self._unit_of[operand] = _Unit(priority, self._number())
         self._add(unit, operand, priority, home)
 
-    def withdraw(self, operand: Any) -> bool:
-        """Remove an operand; False if it was not withheld."""
-        return self._drop(operand) is not None
+    def withdraw(self, operand: Any) -> None:
+        """Remove an operand, if it is withheld."""
+        self._drop(operand)
 
     def offer(self, worker: Any, locality: Locality) -> Offer | None:
         """Return what a worker with a free slot should run next. Changes nothing."""
