@@ -9,8 +9,10 @@ from typing import Any, ParamSpec, TypeVar
 P = ParamSpec("P")
 T = TypeVar("T")
 
-#: Graphs that are remembered for a function, and the most operands of each.
-_GRAPHS, _OPERANDS = 16, 2000
+#: Graphs that are remembered for a function.
+_GRAPHS = 16
+#: Most operands of a graph that is remembered.
+MOST_OPERANDS = 2000
 _recalls: list[Any] = []
 
 
@@ -26,7 +28,7 @@ def memoized(function: Callable[P, T]) -> Callable[P, T]:
     @functools.wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> T:
         first: Sized = args[0]  # type: ignore[assignment]  # by the contract above
-        if len(first) > _OPERANDS:
+        if len(first) > MOST_OPERANDS:
             return function(*args, **kwargs)
         return recall(*[tuple(a) if type(a) is list else a for a in args], **kwargs)  # type: ignore[arg-type]  # tuples instead of lists
 

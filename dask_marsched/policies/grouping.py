@@ -30,7 +30,7 @@ class Groups(NamedTuple):
 
 @memoized
 def find_groups(
-    places: list[tuple[Hashable, ...]],
+    keys: Sequence[Hashable],
     starts: list[int],
     flat: list[int],
     nbytes: list[float],
@@ -42,10 +42,11 @@ def find_groups(
 ) -> Groups:
     """Return the groups of a graph.
 
-    ``places`` are their layers and indices, ``starts`` and ``flat`` their inputs (`Edges`); the
-    others as in `compress` and `group_bounds`.
+    ``starts`` and ``flat`` are the inputs of its operands (`Edges`). Of their ``keys`` only layers
+    and indices count (`find_tiles`), so that they may be numbered. The others are as in `compress`
+    and `group_bounds`.
     """
-    graph = OperandGraph(places, Edges(starts, flat), nbytes, known)
+    graph = OperandGraph(keys, Edges(starts, flat), nbytes, known)
     own = bytearray(roles)
     # Whole tiles of a layer of products go to workers, so that products are not fused.
     for i in itertools.chain.from_iterable(find_tiles(graph, cluster.workers)):

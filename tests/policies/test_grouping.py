@@ -37,10 +37,9 @@ def products(n: int = 6) -> OperandGraph:
 
 
 def groups_of(g: OperandGraph, cluster: ClusterLimits = CLUSTER) -> Groups:
-    places = [k if isinstance(k, tuple) else (k,) for k in g.keys]
     roles = bytes(FREE if g.dependents[i] else VISIBLE for i in g)
     return find_groups(
-        places,
+        list(g.keys),
         g.inputs.starts,
         g.inputs.flat,
         list(g.nbytes),

@@ -16,6 +16,7 @@ from dask.utils import key_split
 from distributed.scheduler import Scheduler, TaskState
 
 from dask_marsched.core.graph import OperandGraph
+from dask_marsched.core.memoization import MOST_OPERANDS
 from dask_marsched.fallbacks.counters import Counters
 from dask_marsched.host.graph import fused_tasks
 from dask_marsched.host.graph.bundles import bundled, bundled_in
@@ -191,8 +192,9 @@ class GraphCompression(ArrivingGraphs):
             key_split(key) if unsure or not size else None
             for key, unsure, size in zip(keys, uncertain, sized, strict=True)
         ]
+        remembered = len(keys) <= MOST_OPERANDS
         return keys, find_groups(
-            _places(keys),
+            _without_tokens(keys) if remembered else keys,
             inputs.starts,
             inputs.flat,
             nbytes,
@@ -350,13 +352,13 @@ def _sizes(
     return nbytes, flags
 
 
-def _places(keys: list[Key]) -> list[tuple[Any, ...]]:
-    """Return the layer of each task, as a number, and its index."""
+def _without_tokens(keys: list[Key]) -> list[Key]:
+    """Return keys with numbers instead of names, the same whenever a graph comes again."""
     number: dict[Any, int] = {}
     return [
         (number.setdefault(key[0], len(number)), *key[1:])
         if isinstance(key, tuple) and key
-        else (number.setdefault(key, len(number)),)
+        else number.setdefault(key, len(number))
         for key in keys
     ]
 

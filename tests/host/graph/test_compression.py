@@ -9,6 +9,7 @@ import sys
 import traceback
 from functools import partial
 from typing import Any
+from unittest.mock import patch
 
 import dask
 import dask.array as da
@@ -25,8 +26,11 @@ from distributed import (
 )
 from distributed.utils_test import async_poll_for, captured_logger, gen_cluster
 
+from dask_marsched.core import memoization
 from dask_marsched.host.batched_messages import FINISHED
 from dask_marsched.host.graph.fused_tasks import join
+from dask_marsched.host.graph.task_order import order_and_free
+from dask_marsched.policies.compression import compress
 from dask_marsched.scheduler_plugin import MarsSchedulerPlugin
 from dask_marsched.simulation import simulate
 from tests.compat.harness import check, planned_cluster, report_of
@@ -352,6 +356,22 @@ async def test_two_graphs_at_once(c, s, *workers):
         expected = dask.compute(x.sum(), (x + 1).sum(), (x * 2).mean(axis=0).sum(), x.std())
     assert await c.gather(futures) == list(expected[:3])
     assert await c.gather(more) == [expected[3], expected[0]]
+
+
+@subgraphs()
+async def test_a_graph_that_comes_again_is_remembered(c, s, *workers):
+    with (
+        patch("dask_marsched.policies.grouping.compress", wraps=compress) as joins,
+        patch("dask_marsched.host.graph.task_order.order_and_free", wraps=order_and_free) as orders,
+    ):
+        memoization.forget()
+        for seed in range(3):
+            x = da.random.default_rng(seed).random((60, 60), chunks=10)
+            y = x + x.T
+            with dask.config.set(scheduler="sync"):
+                expected = (y - y.mean(axis=0)).std().compute()
+            assert await c.compute((y - y.mean(axis=0)).std()) == expected
+    assert (joins.call_count, orders.call_count) == (1, 1)
 
 
 @gen_cluster(client=True, nthreads=[("127.0.0.1", 1)] * 2)
