@@ -6,6 +6,7 @@ import logging
 import os
 from typing import Any
 
+import dask
 from distributed import Client, LocalCluster
 
 from dask_marsched.bench import probes
@@ -24,6 +25,9 @@ class Cluster(LocalCluster):
     """Workers with one thread and 2 GiB each, with the probes and a policy's plugin in place."""
 
     def __init__(self, name: str | None = None, n_workers: int = 4, **_: Any) -> None:
+        # If a test restarts its workers twice, 15 s apart, the first would have them closed for
+        # ever: Dask looks after that time whether they are back.
+        dask.config.set({"distributed.deploy.lost-worker-timeout": "1h"})
         super().__init__(  # type: ignore[no-untyped-call]  # untyped there
             n_workers=n_workers,
             threads_per_worker=1,
