@@ -31,6 +31,8 @@ _CHEAP = """
 """
 _CHEAP_OPERATIONS = frozenset(_CHEAP.split())
 
+#: Counts that are compared at a time.
+_COMPARED = 16384
 #: Kinds of arrays that a part remembers.
 _MOST_FORMS = 64
 
@@ -137,7 +139,7 @@ class _Sums(_Reduced):
         values += self.literals
         total, *counted = evaluate(self.expression, values, known)
         if counted:
-            return total, counted[0]
+            return total, _stored_once(counted[0])
         count = self._count(x.shape)
         # a caller may write to the array that it gets
         shared = not isinstance(count, np.ndarray) or not count.flags.writeable
@@ -197,7 +199,8 @@ class Moment(_Sums):
         # values that NumPy computes for the sum are used again for the squares
         known: dict[int, Any] = {self.value: None}
         total, count = self.totals([*values], evaluate, known)
-        count = count.astype(np.int64) if self.found.counts else self._whole(count)
+        is_shared = not self.found.counts or not any(count.strides)
+        count = self._whole(count) if is_shared else count.astype(np.int64)
         with np.errstate(divide="ignore", invalid="ignore"):
             mean = total / count
         values += [mean, 2, *self.more_literals]
@@ -234,6 +237,18 @@ class Arg(_Reduced):
         function, _, _ = unwrapped(task.func, {})
         *_, axis, offsets = task.args
         return function(lambda *_, **__: least, _named(place, self.found.kind), x, axis, offsets)
+
+
+def _stored_once(count: Any) -> Any:
+    """Return counts without memory for each if all are equal, as where no element is NaN."""
+    if not isinstance(count, np.ndarray) or not count.flags.c_contiguous or count.size < 2:
+        return count
+    flat = count.reshape(-1)
+    first = flat[0]
+    pieces = range(0, flat.size, _COMPARED)
+    if flat[-1] != first or any((flat[n : n + _COMPARED] != first).any() for n in pieces):
+        return count
+    return np.broadcast_to(first, count.shape)
 
 
 def _named(place: Any, kind: str) -> Callable[..., Any]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import copy
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -20,12 +20,17 @@ from dask.array.core import _concatenate2
 from dask.array.reductions import mean_agg, mean_combine, moment_agg, moment_combine
 from tlz.functoolz import Compose  # type: ignore[import-untyped]  # it has no types
 
+from dask_marsched.host.kernels.piecewise_sums import (
+    DOUBLE,
+    PIECE,
+    SquaredDeviations,
+    add_parts,
+    quiet,
+)
 from dask_marsched.host.kernels.rules import unwrapped
 
-#: Elements computed at a time: they stay in the processor's cache.
-_PIECE = 16384
 #: Smaller results are left to Dask, elements.
-_LEAST = 2 * _PIECE
+_LEAST = 2 * PIECE
 _FORMS: dict[Any, tuple[str, frozenset[str]]] = {
     mean_combine: ("mean", frozenset({"axis", "keepdims", "dtype", "sum", "numel"})),
     mean_agg: ("mean_end", frozenset({"axis", "keepdims", "dtype"})),
@@ -46,6 +51,7 @@ class Combination(NamedTuple):
     keepdims: bool
     dtype: str | None  #: of the result, as text
     ddof: float
+    skips_nan: bool = False  #: Whether squared deviations are added without those that are NaN.
 
 
 def combination(node: Any) -> Combination | None:
@@ -76,12 +82,13 @@ def _combination(func: Any) -> Combination | None:
         return None
     axes, ddof = kwargs.get("axis"), kwargs.get("ddof", 0)
     dtype = kwargs.get("dtype", None if form in ("sum", "mean") else "f8")
+    adds = kwargs.get("sum", np.sum) if form.startswith("moment") else np.sum
     plain = (
         not bound
         and kwargs.keys() <= known
         and kwargs.get("order", 2) == 2
         and type(ddof) in (int, float)
-        and (not form.startswith("moment") or kwargs.get("sum", np.sum) is np.sum)
+        and adds in (np.sum, np.nansum)
         and type(axes) is tuple
         and list(axes) == sorted({a for a in axes if type(a) is int and a >= 0})
     )
@@ -89,7 +96,7 @@ def _combination(func: Any) -> Combination | None:
         return None
     text = None if dtype is None else np.dtype(dtype).str
     keepdims = form in ("mean", "moment") or bool(kwargs.get("keepdims", False))
-    return Combination(form, axes, keepdims, text, ddof)
+    return Combination(form, axes, keepdims, text, ddof, adds is np.nansum)
 
 
 class UnfitError(Exception):
@@ -136,6 +143,8 @@ class _Partials:
         if any(keys != (list(part) if type(part) is dict else None) for part in parts):
             raise UnfitError
         self._take(parts)
+        #: Whether the numbers of elements differ within a partial result, or some are 0.
+        self.varies = False
         first = self.totals[0]
         if type(first) is not np.ndarray or first.size < _LEAST:
             raise UnfitError
@@ -156,25 +165,34 @@ class _Partials:
             raise UnfitError
         if any(shape[axis] != 1 for axis in found.axes):
             raise UnfitError
-        if found.dtype is not None and found.dtype != dtype.str and found.form != "mean":
+        fitting = (None, dtype.str, DOUBLE.str if found.form == "moment" else None)
+        if found.dtype not in fitting and found.form != "mean":
             raise UnfitError
-        for arrays, wanted in ((self.totals, shape), (self.squares, (*shape, 1))):
-            if not all(map(partial(_is_plain, shape=wanted, dtype=dtype), arrays)):
+        if self.squares and (dtype.kind != "f" or self._squares_type() not in (dtype, DOUBLE)):
+            raise UnfitError
+        for arrays, wanted, of_type in (
+            (self.totals, shape, dtype),
+            (self.squares, (*shape, 1), self._squares_type()),
+        ):
+            if not all(map(partial(_is_plain, shape=wanted, dtype=of_type), arrays)):
                 raise UnfitError
         if self.counts:
-            numbers = {count.dtype if type(count) is np.ndarray else None for count in self.counts}
-            of_type = np.dtype("i8") if self.squares else dtype
-            if numbers != {of_type} or (self.squares and dtype != np.dtype("f8")):
-                raise UnfitError
-            self.numbers = [_number(count, shape) for count in self.counts]
-            self.number = of_type.type(sum(n.item() for n in self.numbers))
-            if not 0 < min(self.numbers) <= self.number < _MOST_COUNTED.get(of_type, 0):
-                raise UnfitError
+            self._check_counts()
+
+    def _check_counts(self) -> None:
+        of_type = np.dtype("i8") if self.squares else self.dtype
+        if not all(_is_counted(count, self.shape, of_type) for count in self.counts):
+            raise UnfitError
+        numbers = [count[(0,) * count.ndim] for count in self.counts if _is_repeated(count)]
+        if len(numbers) < len(self.counts) or not min(numbers) > 0:
+            self.varies = True
+        elif sum(n.item() for n in numbers) >= _MOST_COUNTED.get(of_type, 0):
+            raise UnfitError
 
     def form(self, nested: Any) -> Any:
         """Return what decides about the order of operations."""
         long = tuple(length > 1 for length in self.shape)
-        return self.found, self.dtype, nesting(nested), len(self.totals), long
+        return self.found, self.dtype, nesting(nested), len(self.totals), long, self.varies
 
     def agrees(self, dasks: Callable[[Any], Any], nested: Any) -> bool:
         """Return whether results are Dask's to the last bit, on random numbers."""
@@ -185,11 +203,20 @@ class _Partials:
             if isinstance(value, list):
                 return [drawn(inner) for inner in value]
             if isinstance(value, dict):
-                return {key: drawn(inner) for key, inner in value.items()}
+                return drawn_together(value)
             if value.size >= _LEAST and _is_repeated(value):
                 return np.broadcast_to(value[(slice(0, 1),) * value.ndim], shape)
             sizes = 10.0 ** random.integers(-3, 4, (*shape, *value.shape[len(shape) :]))
             return (random.choice([-1.0, 1.0, -0.0], sizes.shape) * sizes).astype(value.dtype)
+
+        def drawn_together(value: dict[str, Any]) -> dict[str, Any]:
+            found = {key: drawn(inner) for key, inner in value.items()}
+            if self.varies:
+                found["n"] = random.integers(0, 3, shape).astype(value["n"].dtype)
+                for array in (found["total"], found.get("M")):
+                    if array is not None:
+                        array[found["n"] == 0] = 0
+            return found
 
         small = drawn(nested)
         ours = copy.copy(self)
@@ -200,52 +227,64 @@ class _Partials:
 
     def combined(self) -> Any:
         """Return the result."""
-        form = self.found.form
-        total, squares = (
-            np.empty(self.shape, self.dtype) if wanted else None
-            for wanted in (form != "moment_end", bool(self.squares))
+        form, ends = self.found.form, self.found.form.endswith("_end")
+        types = {
+            "total": self.dtype if form != "moment_end" else None,
+            "squares": (self.dtype if ends else DOUBLE) if self.squares else None,
+            "count": self._count_type() if self.varies and not ends else None,
+        }
+        made = {name: np.empty(self.shape, kind) for name, kind in types.items() if kind}
+        outs = {name: array.reshape(-1) for name, array in made.items()}
+        arrays = [[a.reshape(-1) for a in group] for group in (self.totals, self.squares)]
+        numbers = [_flat_or_number(count) for count in self.counts]
+        sums = np.empty(PIECE, self.dtype)
+        counted = np.empty(PIECE if self.varies else 1, self._count_type())
+        deviations = self._deviations() if self.squares else None
+        for start in range(0, self.totals[0].size, PIECE):
+            here = slice(start, start + PIECE)
+            totals, squares = ([array[here] for array in group] for group in arrays)
+            counts = [n[here] if type(n) is np.ndarray else n for n in numbers]
+            total = outs["total"][here] if "total" in outs else sums[: totals[0].size]
+            number = outs["count"][here] if "count" in outs else counted[: totals[0].size]
+            add_parts(totals, total)
+            if counts:
+                add_parts(counts, number)
+            if deviations is not None:
+                deviations.add(total, totals, squares, number, counts, outs["squares"][here])
+            elif form == "mean_end":
+                with quiet():
+                    np.divide(total, number, total)
+        return self._result(made, counted[0])
+
+    def _deviations(self) -> SquaredDeviations:
+        found = self.found
+        return SquaredDeviations(
+            np.dtype(found.dtype),
+            self.dtype,
+            self._squares_type(),
+            ends=found.form == "moment_end",
+            ddof=found.ddof,
+            skips_nan=found.skips_nan,
         )
-        scratch = np.empty((3, _PIECE), self.dtype)
-        flat = [[a.reshape(-1) for a in arrays] for arrays in (self.totals, self.squares)]
-        outs = [None if out is None else out.reshape(-1) for out in (total, squares)]
-        for start in range(0, self.totals[0].size, _PIECE):
-            here = slice(start, start + _PIECE)
-            totals, more = ([array[here] for array in arrays] for arrays in flat)
-            sums, work, terms = scratch[:, : totals[0].size]
-            into = sums if outs[0] is None else outs[0][here]
-            _add(totals, into)
-            if outs[1] is not None:
-                self._add_squares(into, totals, more, outs[1][here], work, terms)
-            if form == "mean_end":
-                np.divide(into, self.number, into)
-        return self._result(total, squares)
 
-    def _add_squares(
-        self, total: Any, totals: list[Any], squares: list[Any], into: Any, work: Any, terms: Any
-    ) -> None:
-        """Add the squared deviations from the common mean, as Dask's `_moment_helper`."""
-        _add(squares, into)
-        terms.fill(0)
-        mean = total / self.number
-        for part, number in zip(totals, self.numbers, strict=True):
-            np.divide(part, number, work)
-            np.subtract(work, mean, work)
-            np.square(work, work)
-            np.multiply(work, number, work)
-            np.add(terms, work, terms)
-        np.add(into, terms, into)
-        if self.found.form == "moment_end":
-            least = self.dtype.type(self.number) - self.found.ddof
-            np.divide(into, least if least >= 0 else np.nan, into)
+    def _count_type(self) -> np.dtype[Any]:
+        found: np.dtype[Any] = self.counts[0].dtype if self.counts else self.dtype
+        return found
 
-    def _result(self, total: Any, squares: Any) -> Any:
+    def _squares_type(self) -> np.dtype[Any]:
+        found: np.dtype[Any] = self.squares[0].dtype if self.squares else self.dtype
+        return found
+
+    def _result(self, made: Mapping[str, Any], number: Any) -> Any:
         found = self.found
         if found.form in ("mean", "moment"):
-            count = np.broadcast_to(np.array(self.number), self.shape)
+            count = made.get("count")
+            if count is None:
+                count = np.broadcast_to(np.array(number), self.shape)
             if found.form == "mean":
-                return {"n": count, "total": total}
-            return {"total": total, "n": count, "M": squares[..., None]}
-        result = total if squares is None else squares
+                return {"n": count, "total": made["total"]}
+            return {"total": made["total"], "n": count, "M": made["squares"][..., None]}
+        result = made["squares"] if self.squares else made["total"]
         if found.keepdims:
             return result
         return result.reshape([n for a, n in enumerate(self.shape) if a not in found.axes])
@@ -255,16 +294,6 @@ def raising() -> np.errstate:
     """Raise a FloatingPointError where NumPy would warn."""
     warned = {kind: "raise" for kind, how in np.geterr().items() if how != "ignore"}
     return np.errstate(**warned)  # type: ignore[arg-type]  # the values are known
-
-
-def _add(parts: Sequence[Any], into: Any) -> None:
-    if len(parts) == 1:
-        np.add(parts[0], 0, into)
-        return
-    np.add(parts[0], parts[1], into)
-    for part in parts[2:]:
-        np.add(into, part, into)
-    np.add(into, 0, into)  # NumPy begins with zero: no sum is -0.0
 
 
 def flat(nested: Any) -> Iterator[Any]:
@@ -291,11 +320,16 @@ def _is_plain(array: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> bool:
     )
 
 
-def _number(count: Any, shape: tuple[int, ...]) -> Any:
-    """Return the only element that an array repeats."""
-    if count.shape != shape or not _is_repeated(count):
-        raise UnfitError
-    return count[(0,) * count.ndim]
+def _is_counted(count: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> bool:
+    """Return whether an array of counts can be read piece by piece, or repeats one number."""
+    if _is_plain(count, shape, dtype):
+        return True
+    is_array = type(count) is np.ndarray and count.shape == shape and count.dtype == dtype
+    return is_array and _is_repeated(count)
+
+
+def _flat_or_number(count: Any) -> Any:
+    return count[(0,) * count.ndim] if _is_repeated(count) else count.reshape(-1)
 
 
 def _is_repeated(array: Any) -> bool:

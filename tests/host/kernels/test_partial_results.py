@@ -31,6 +31,17 @@ def chunked(dtype="f8", count=6, awkward=False):
     return da.from_array(values.astype(dtype), chunks=(1, SIDE, 200))
 
 
+def ocean(count=6):
+    """Return chunks with NaN everywhere, in a part, and in the first rows, which all have."""
+    values = RANDOM.normal(0, 3, (count, SIDE, 200))
+    values[1] = np.nan
+    values[2:3, : SIDE // 2] = np.nan
+    values[:, :5] = np.nan
+    values[3:5, 2] = -0.0
+    values[3:4, 1, ::7] = np.inf
+    return da.from_array(values, chunks=(1, SIDE, 200))
+
+
 def grid():
     return da.from_array(RANDOM.normal(0, 3, (2, 4, SIDE, 200)), chunks=(1, 1, SIDE, 200))
 
@@ -56,13 +67,25 @@ CASES = {
     "mean of awkward": (lambda: chunked(awkward=True).mean(axis=0), True),
     "mean of columns": (lambda: columns().mean(axis=1), True),
     "mean along two axes": (lambda: grid().mean(axis=(0, 1)), True),
-    "mean without NaN": (lambda: da.nanmean(chunked(awkward=True), axis=0), False),
+    "mean without NaN": (lambda: da.nanmean(chunked(awkward=True), axis=0), True),
+    "mean without NaN of singles": (lambda: da.nanmean(chunked("f4"), axis=0), True),
+    "mean of the sea": (lambda: da.nanmean(ocean(), axis=0), True),
+    "mean of the sea along two axes": (
+        lambda: da.nanmean(ocean(8).reshape(2, 4, SIDE, 200), axis=(0, 1)),
+        True,
+    ),
     "var": (lambda: chunked().var(axis=0), True),
     "var, ddof": (lambda: chunked().var(axis=0, ddof=1), True),
     "var of too few": (lambda: chunked(count=2).var(axis=0, ddof=3), True),
-    "var of singles": (lambda: chunked("f4").var(axis=0), False),
+    "var of singles": (lambda: chunked("f4").var(axis=0), True),
+    "std of many singles": (lambda: chunked("f4", 40).std(axis=0, ddof=1), True),
+    "var of singles without NaN": (lambda: da.nanvar(ocean().astype("f4"), axis=0), True),
     "std of integers": (lambda: chunked("i4").std(axis=0, keepdims=True), True),
     "var of awkward": (lambda: chunked(awkward=True).var(axis=0), True),
+    "var without NaN": (lambda: da.nanvar(chunked(), axis=0, ddof=1), True),
+    "var of the sea": (lambda: da.nanvar(ocean(), axis=0), True),
+    "var of a sea without land": (lambda: da.nanvar(ocean()[:, 5:], axis=0), True),
+    "std of the sea, ddof": (lambda: da.nanstd(ocean()[:, 5:], axis=0, ddof=2), True),
     "var along two axes": (lambda: grid().var(axis=(0, 1)), True),
     "third moment": (lambda: da.reductions.moment(chunked(), 3, axis=0), None),
     "max": (lambda: chunked().max(axis=0), None),
@@ -115,7 +138,14 @@ def partial_results_are_equal(ours, dasks):
 
 def test_combining_takes_no_memory_but_the_result(runner):
     source = da.from_array(RANDOM.random((4, 1024, 512)), chunks=(1, 1024, 512))
-    for collection in source.mean(axis=0), source.var(axis=0), source.sum(axis=0):
+    with_nan = da.concatenate([da.where(source[:1] < 0.1, np.nan, source[:1]), source[1:]])
+    for collection in (
+        source.mean(axis=0),
+        source.var(axis=0),
+        source.sum(axis=0),
+        da.nanmean(with_nan, axis=0),
+        da.nanvar(with_nan, axis=0),
+    ):
         for task, values in stages(collection, runner):
             runner.wrap(task)(values)  # compares with Dask
             ours, dasks = peak_memory(runner.wrap(task), values), peak_memory(task, values)
@@ -123,19 +153,26 @@ def test_combining_takes_no_memory_but_the_result(runner):
             assert dasks > 2 * ours
 
 
-def test_counts_that_all_elements_share_take_no_memory(runner):
-    for task, values in stages(chunked().var(axis=0), runner):
+@pytest.mark.parametrize("reduced", [da.var, da.nanvar, da.mean, da.nanmean])
+def test_counts_that_all_elements_share_take_no_memory(reduced, runner):
+    for task, values in stages(reduced(chunked(), axis=0), runner):
         for partial in values.values():
-            assert partial["n"].dtype == np.int64
             assert not any(partial["n"].strides)
         combined = runner.wrap(task)(values)
         assert not isinstance(combined, dict) or not any(combined["n"].strides)
 
 
-def test_warnings_are_dasks(runner):
+def all_infinite():
     values = np.full((2, SIDE, 200), np.inf)
     values[1] = -np.inf
-    (task, inputs), *_ = stages(da.from_array(values, chunks=(1, SIDE, 200)).sum(axis=0), runner)
+    return da.from_array(values, chunks=(1, SIDE, 200))
+
+
+@pytest.mark.parametrize(
+    "make", [lambda: all_infinite().sum(axis=0), lambda: da.nanvar(ocean(2), axis=0)]
+)
+def test_warnings_are_dasks(make, runner):
+    *_, (task, inputs) = stages(make(), runner)
     with warnings.catch_warnings(record=True) as ours:
         warnings.simplefilter("always")
         runner.wrap(task)(inputs)
@@ -147,7 +184,7 @@ def test_warnings_are_dasks(runner):
 
 def test_a_form_that_differs_from_dasks_is_left_to_dask(runner, monkeypatch):
     monkeypatch.setattr(partial_results, "_proven", {})
-    monkeypatch.setattr(partial_results, "_add", lambda parts, into: np.copyto(into, parts[0]))
+    monkeypatch.setattr(partial_results, "add_parts", lambda parts, into: np.copyto(into, parts[0]))
     task, values = stages(chunked().sum(axis=0), runner)[0]
     with pytest.raises(UnfitError):
         combine(task, combination(task), values)
@@ -160,7 +197,7 @@ def test_an_exception_is_counted_and_dask_combines(runner, monkeypatch):
 
     task, values = stages(chunked().sum(axis=0), runner)[0]
     caught = []
-    monkeypatch.setattr(partial_results, "_add", failing)
+    monkeypatch.setattr(partial_results, "add_parts", failing)
     monkeypatch.setattr(runner, "_caught", lambda where, error: caught.append(where))
     np.testing.assert_array_equal(runner.wrap(task)(values), task(values))
     assert caught == ["kernel.combine"]
