@@ -34,6 +34,7 @@ OPERATIONS: dict[str, Callable[..., Any]] = {
     "elementwise": lambda x, y: x + y,
     "transcendental": lambda x: np.exp(x),
     "reduction": lambda x: x.sum(axis=0),
+    "nan": lambda x: np.nansum(x, axis=0),
     "moments": lambda x: x.var(axis=0),
     "product": lambda x, y: x @ y,
     "qr": lambda x: np.linalg.qr(x.reshape(-1, 64)),
@@ -44,6 +45,7 @@ OPERATIONS: dict[str, Callable[..., Any]] = {
     "fft": lambda x: np.fft.fft2(x),
     "random": lambda: _GENERATOR.random((_SIDE, _SIDE)),
     "copy": lambda x, y: np.concatenate([x, y]),
+    "transpose": lambda x: x.T.copy(),
     "slice": lambda x: x[: _SIDE // 2, : _SIDE // 2].copy(),
 }
 #: Those that look at a part of the chunk only: bytes.
@@ -67,7 +69,8 @@ def measure(kind: str) -> float:
         kept.append(result)
     made = sum(array.nbytes for array in result) if isinstance(result, tuple) else result.nbytes
     read = _PARTS.get(kind, count * _CHUNK)
-    operation = TaskOperation(kind, read, made, (min(read, _CHUNK), _CHUNK if count == 2 else 0))
+    largest = (min(read, _CHUNK), _CHUNK if count == 2 else 0)
+    operation = TaskOperation(kind, read, made, largest, count)
     return amount(operation) / float(np.median(taken))
 
 

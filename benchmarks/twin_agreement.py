@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import gc
+import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -23,6 +24,8 @@ _TITLES = {"moved": "moved MiB", "managed": "managed MiB", "seconds": "seconds"}
 BARS = {"moved": (0.10, None), "managed": (0.15, 0.05), "seconds": (0.25, None)}
 #: Bytes moved in reality from which on the bar on them applies.
 MOVING = 25 * MIB
+#: What the twin knows of durations and sizes: those of the real run, or what the graph tells.
+SOURCES = ("recording", "graph")
 #: The twin's runs differ as real ones do; for each real run the median over these counts.
 SEEDS = range(3)
 
@@ -41,6 +44,8 @@ class Comparison:
         ``moved`` and ``managed`` (bytes) and ``seconds``; empty where one failed.
     error : str or None
         Why there is nothing to compare.
+    source : str
+        What the twin knows, one of `SOURCES`.
     """
 
     workload: str
@@ -49,6 +54,7 @@ class Comparison:
     real: dict[str, float] = dataclasses.field(default_factory=dict)
     twin: dict[str, float] = dataclasses.field(default_factory=dict)
     error: str | None = None
+    source: str = SOURCES[0]
 
     def ratio(self, axis: str) -> float | None:
         """Return what the twin says divided by what happened; None where no bar applies."""
@@ -68,21 +74,21 @@ class Comparison:
 
 
 def medians(comparisons: Sequence[Comparison]) -> list[Comparison]:
-    """Return for each workload and policy the medians over the repetitions that did not fail.
+    """Return for each workload, policy and source the medians over the runs that did not fail.
 
     A run is never the same twice: what the bars are about is where runs tend to be.
     """
-    groups: dict[tuple[str, str], list[Comparison]] = {}
+    groups: dict[tuple[str, str, str], list[Comparison]] = {}
     for c in comparisons:
-        groups.setdefault((c.workload, c.policy), []).append(c)
+        groups.setdefault((c.workload, c.policy, c.source), []).append(c)
     merged = []
-    for (workload, policy), group in groups.items():
+    for (workload, policy, source), group in groups.items():
         good = [c for c in group if c.error is None]
         axes = AXES if good else ()
         real = {axis: median(c.real[axis] for c in good) or 0.0 for axis in axes}
         twin = {axis: median(c.twin[axis] for c in good) or 0.0 for axis in axes}
         error = None if good else group[0].error
-        merged.append(Comparison(workload, policy, None, real, twin, error))
+        merged.append(Comparison(workload, policy, None, real, twin, error, source))
     return merged
 
 
@@ -92,20 +98,22 @@ class RecordedCluster(BenchCluster):
     Attributes
     ----------
     recordings : list
-        The measurement and the recording of every run that did not fail.
+        Of every run that did not fail: the measurement, the recording, and the collections, built
+        again. Some depend on whether there is a cluster, as those that are rechunked.
     """
 
     measures_pss = False
 
     def __init__(self, policy: str, setting: Setting, chosen: tuple[Workload, ...]) -> None:
         super().__init__(policy, setting, chosen)
-        self.recordings: list[tuple[Measurement, Recording]] = []
+        self.recordings: list[tuple[Measurement, Recording, list[Any]]] = []
 
     def attempt(self, client: Client, workload: Workload, repetition: int) -> Measurement:
         """Run a workload once, measure and record it."""
         with record(client) as recording:
             measurement = super().attempt(client, workload, repetition)
-        self.recordings.append((measurement, recording))
+        collections = list(workload.build(self.setting.parameters))
+        self.recordings.append((measurement, recording, collections))
         return measurement
 
 
@@ -136,34 +144,40 @@ def run(
 
     openers: dict[str, runner.Opener] = dict.fromkeys(policies, open_it)
     outcome = runner.run(chosen, policies, repeat, setting, progress, openers)
-    recordings = {id(m): recording for cluster in clusters for m, recording in cluster.recordings}
+    recorded = {
+        id(m): (recording, collections)
+        for cluster in clusters
+        for m, recording, collections in cluster.recordings
+    }
     by_name = {workload.name: workload for workload in chosen}
     comparisons = []
-    for m in outcome.measurements:
-        compared = Comparison(m.workload, m.policy, m.repetition, error=m.error)
+    for m, source in itertools.product(outcome.measurements, SOURCES):
+        compared = Comparison(m.workload, m.policy, m.repetition, error=m.error, source=source)
         if m.error is None:
-            compared = _compared(by_name[m.workload], m, recordings[id(m)], setting)
+            recording, collections = recorded[id(m)]
+            persists = by_name[m.workload].persist
+            compared = _compared(compared, m, recording, [] if persists else collections)
         comparisons.append(compared)
     return comparisons
 
 
 def _compared(
-    workload: Workload, m: Measurement, recording: Recording, setting: Setting
+    compared: Comparison, m: Measurement, recording: Recording, collections: list[Any]
 ) -> Comparison:
     # Both makespans begin when the scheduler has the tasks: to make and to send them is no matter
     # of placement.
     real = {"moved": float(m.moved or 0), "managed": float(m.managed or 0)}
     real["seconds"] = recording.makespan
-    compared = Comparison(m.workload, m.policy, m.repetition, real)
-    if workload.persist:
+    compared = dataclasses.replace(compared, real=real)
+    if not collections:
         return dataclasses.replace(compared, error="results that are persisted are not simulated")
     gc.collect()
     try:
         reports = [
             simulate(
-                list(workload.build(setting.parameters)),
+                collections,
                 policy=m.policy.partition("#")[0],
-                costs=recording,
+                costs=recording if compared.source == "recording" else None,
                 timeline=False,
                 seed=seed,
                 **recording.cluster,
@@ -184,12 +198,12 @@ def _compared(
 
 def cells(comparisons: Sequence[Comparison]) -> Cells:
     """Return the table of workloads and policies, its head first."""
-    head = ["workload", "policy"]
+    head = ["workload", "policy", "known by"]
     for axis in AXES:
         head += [_TITLES[axis], "twin", "x"]
     rows = [[*head, "verdict"]]
     for c in comparisons:
-        row = [c.workload, c.policy]
+        row = [c.workload, c.policy, c.source]
         for axis in AXES:
             row += [_number(axis, c.real), _number(axis, c.twin), _ratio(c.ratio(axis))]
         misses = c.misses()
@@ -200,13 +214,15 @@ def cells(comparisons: Sequence[Comparison]) -> Cells:
 
 def summary_cells(comparisons: Sequence[Comparison]) -> Cells:
     """Return the table of geometric means and of the bars, its head first."""
-    rows = [["policy", "axis", "workloads", "geomean x", "bar", "worst x", "bar", "of", "verdict"]]
-    for policy in dict.fromkeys(c.policy for c in comparisons):
+    head = ["policy", "known by", "axis", "workloads", "within", "geomean x", "bar", "worst x"]
+    rows = [[*head, "bar", "of", "verdict"]]
+    columns = dict.fromkeys((c.policy, c.source) for c in comparisons)
+    for policy, source in columns:
         for axis in AXES:
             found = {
                 c.workload: ratio
                 for c in comparisons
-                if c.policy == policy and (ratio := c.ratio(axis)) is not None
+                if (c.policy, c.source) == (policy, source) and (ratio := c.ratio(axis)) is not None
             }
             if not found:
                 continue
@@ -218,8 +234,10 @@ def summary_cells(comparisons: Sequence[Comparison]) -> Cells:
             rows.append(
                 [
                     policy,
+                    source,
                     _TITLES[axis].removesuffix(" MiB"),
                     str(len(found)),
+                    str(sum(abs(ratio - 1) <= single for ratio in found.values())),
                     _ratio(mean),
                     "-" if together is None else f"1 ± {together:.2f}",
                     _ratio(found[worst]),
@@ -260,9 +278,10 @@ def _ratio(value: float | None) -> str:
 
 NOTE = (
     "Medians over the repetitions, and for the twin over three seeds of each. x: the twin's "
-    "number divided by the real one. The twin knows the durations and sizes of the tasks from "
-    "the real run beside it, and how slow its event loops were; nothing else of it. seconds: from "
-    "the start of the first task to the end of the last one. "
+    "number divided by the real one. known by recording: the twin knows the durations and sizes of "
+    "the tasks from the real run beside it, and how slow its event loops were; by graph: it knows "
+    "nothing of that run. within: how many are no further off than the bar. seconds: from the "
+    "start of the first task to the end of the last one. "
     "Bytes count where more than 25 MiB move. managed: peak of the managed bytes of all workers "
     "together."
 )

@@ -49,7 +49,8 @@ def test_the_tables_say_which_bars_hold():
     head, *rows = cells(found)
     assert [dict(zip(head, row, strict=True))["verdict"] for row in rows] == ["ok", "off: seconds"]
     _, *summaries = summary_cells(found)
-    verdicts = {row[1]: row[-1] for row in summaries}
+    verdicts = {row[2]: row[-1] for row in summaries}
+    assert [row[4] for row in summaries] == ["2", "2", "1"]
     # each peak is within 15 %, their mean is not within 5 %
     assert verdicts == {"moved": "met", "managed": "not met", "seconds": "not met"}
     assert json.loads(json.dumps(to_json(found)))["medians"][1]["misses"] == ["seconds"]
@@ -59,10 +60,12 @@ def test_the_tables_say_which_bars_hold():
 def test_a_real_run_and_the_twin_move_the_same_bytes(tmp_path):
     chosen = (get("cumsum"), get("persisted-arithmetic"))
     parameters = Parameters(size=0.2, chunk_bytes=2**18, scratch=tmp_path)
-    found, persisted = run(chosen, ["default"], 1, Setting(2, 1, parameters, 60.0))
-    assert found.error is None
-    assert found.twin["managed"] == pytest.approx(found.real["managed"], rel=0.6)
-    assert found.twin["seconds"] > 0
+    *both, persisted, _ = run(chosen, ["default"], 1, Setting(2, 1, parameters, 60.0))
+    for found in both:
+        assert found.error is None
+        assert found.twin["managed"] == pytest.approx(found.real["managed"], rel=0.6)
+        assert found.twin["seconds"] > 0
+    assert [found.source for found in both] == ["recording", "graph"]
     assert persisted.real
     assert "persisted" in persisted.error
 

@@ -33,6 +33,6 @@ def run(name: str, placement: MostBytes) -> SimulationReport:
 @pytest.mark.parametrize("name", ["covariance", "gram-matrix"])
 def test_who_has_much_to_do_at_the_end_is_relieved(name: str) -> None:
     relieved, other = run(name, MostBytes()), run(name, WithoutRelief())
-    assert relieved.makespan < 0.95 * other.makespan
+    assert relieved.makespan < 0.97 * other.makespan
     assert relieved.bytes_moved < 1.1 * other.bytes_moved
     assert relieved.peak_memory < 1.1 * other.peak_memory

@@ -53,12 +53,15 @@ class ArrayLayers:
     failures: Counter[str] = field(default_factory=Counter)
 
 
-def read_layers(expr: Any) -> ArrayLayers:
-    """Read the chunks of an expression's arrays; count layers that cannot be read. Never raises."""
+def read_layers(expr: Any, *, counts_once: bool = False) -> ArrayLayers:
+    """Read the chunks of an expression's arrays; count layers that cannot be read. Never raises.
+
+    For ``counts_once`` see `ReductionStages`.
+    """
     found = ArrayLayers()
     for graph in graphs_of(expr):
         try:
-            _read_graph(graph, found)
+            _read_graph(graph, found, counts_once)
         except Exception as error:
             found.failures[f"graph: {type(error).__name__}"] += 1
     return found
@@ -111,7 +114,7 @@ def graphs_of(expr: Any) -> Iterator[HighLevelGraph]:
 # ---- Graphs of layers ------------------------------------------------------------------------
 
 
-def _read_graph(graph: HighLevelGraph, found: ArrayLayers) -> None:
+def _read_graph(graph: HighLevelGraph, found: ArrayLayers, counts_once: bool) -> None:
     grids: dict[str, Grid] = {}
     dtypes: dict[str, np.dtype[Any]] = {}
     for name, layer in graph.layers.items():
@@ -130,7 +133,7 @@ def _read_graph(graph: HighLevelGraph, found: ArrayLayers) -> None:
     order = graphlib.TopologicalSorter(graph.dependencies).static_order()
     names = [name for name in order if name in graph.dependencies]
     _doubt_careless_annotations(graph, names, grids)
-    stages = ReductionStages(graph, grids, dtypes)
+    stages = ReductionStages(graph, grids, dtypes, counts_once=counts_once)
     for name in names:
         try:
             stages.read(name)

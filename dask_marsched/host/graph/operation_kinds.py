@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import graphlib
 import math
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
@@ -11,7 +12,7 @@ from dask._task_spec import DataNode, GraphNode, Task, _execute_subgraph
 from dask.typing import Key
 
 from dask_marsched.host.graph.array_layers import ArrayLayers, innermost, read_layers
-from dask_marsched.host.graph.reduction_stages import parts
+from dask_marsched.host.graph.reduction_stages import parts, skips_nan
 from dask_marsched.host.graph.size_rules import GETTERS, named
 
 _Nodes = Mapping[Key, GraphNode]
@@ -26,10 +27,12 @@ _BY_NAME: dict[str, str] = {
         "qr": "_wrapped_qr qr",
         "svd": "svd",
         "cholesky": "cholesky _cholesky_lower",
-        "moments": "moment_chunk moment_combine moment_agg var std nanvar nanstd",
-        "reduction": "sum prod min max any all nansum nanmin nanmax nanprod count_nonzero numel "
-        "mean_chunk mean_combine mean_agg _chunk_sum chunk_min chunk_max arg_chunk arg_combine "
-        "arg_agg argmin argmax",
+        "moments": "moment_chunk var std nanvar nanstd",
+        "combining": "moment_combine moment_agg",
+        "reduction": "sum prod min max any all count_nonzero numel mean_chunk mean_combine "
+        "mean_agg _chunk_sum chunk_min chunk_max arg_chunk arg_combine arg_agg argmin argmax",
+        "nan": "nansum nanmin nanmax nanprod nannumel",
+        "grouped": "chunk_reduce _simple_combine _grouped_combine _aggregate",
         "scan": "cumsum cumprod nancumsum nancumprod",
         "sort": "sort argsort unique _unique_internal percentile _percentile _block_hist "
         "histogram bincount topk",
@@ -40,8 +43,9 @@ _BY_NAME: dict[str, str] = {
         "copy": "copy concatenate concatenate3 concatenate_shaped _concatenate2 finalize "
         "vstack hstack stack block full full_like ones_like zeros_like eye diag astype "
         "ascontiguousarray _getitem append apply",
-        "view": "transpose _conj_transpose reshape expand_dims squeeze broadcast_to swapaxes "
-        "moveaxis _broadcast_trick_inner _identity_cast _identity tuple list dict p2p_barrier",
+        "transpose": "transpose _conj_transpose swapaxes moveaxis",
+        "view": "reshape expand_dims squeeze broadcast_to "
+        "_broadcast_trick_inner _identity_cast _identity tuple list dict p2p_barrier",
     }.items()
     for name in names.split()
 }
@@ -58,6 +62,10 @@ class TaskOperation(NamedTuple):
     input_nbytes: int
     nbytes: int
     largest: tuple[int, int]  #: Bytes of its two largest inputs.
+    inputs: int = 1  #: How many it has.
+    #: Bytes that it is the first of the task's steps to read of other tasks' results.
+    received: int = 0
+    last: bool = True  #: Whether its result is the task's.
 
 
 class _TaskScope(NamedTuple):
@@ -67,6 +75,8 @@ class _TaskScope(NamedTuple):
     whole: int
     nodes: _Nodes
     nbytes: Mapping[Key, int]
+    seen: set[Key]  #: Results of other tasks that a step has read.
+    own: frozenset[Key] = frozenset()  #: Steps of the task.
 
 
 class TaskOperations:
@@ -80,20 +90,30 @@ class TaskOperations:
 
     def of(self, key: Key) -> Iterator[TaskOperation]:
         """Yield the operations of a task."""
-        scope = _TaskScope(key, self._nbytes[key], self._dsk, self._nbytes)
-        yield from self._operations(self._dsk[key], self._nbytes[key], scope)
+        scope = _TaskScope(key, self._nbytes[key], self._dsk, self._nbytes, set())
+        yield from self._operations(self._dsk[key], self._nbytes[key], scope, True)
 
-    def _operations(self, node: Any, size: int, scope: _TaskScope) -> Iterator[TaskOperation]:
+    def _operations(
+        self, node: Any, size: int, scope: _TaskScope, last: bool
+    ) -> Iterator[TaskOperation]:
         if not isinstance(node, Task):
             return
         if node.func is _execute_subgraph:
             inside = self._inside(node, size, scope)
             for name, part in node.args[0].items():
-                yield from self._operations(part, inside.nbytes[name], inside)
+                yield from self._operations(
+                    part, inside.nbytes[name], inside, last and name == node.args[1]
+                )
             return
         inputs = sorted(scope.nbytes.get(name, scope.whole) for name in node.dependencies)
         largest = (inputs[-1] if inputs else 0, inputs[-2] if len(inputs) > 1 else 0)
-        yield TaskOperation(self._kind(node, scope), sum(inputs), size, largest)
+        received = 0
+        for name in node.dependencies:
+            if name not in scope.own and name not in scope.seen:
+                scope.seen.add(name)
+                received += scope.nbytes.get(name, scope.whole)
+        kind = self._kind(node, scope)
+        yield TaskOperation(kind, sum(inputs), size, largest, len(inputs), received, last)
 
     def _inside(self, node: Task, size: int, scope: _TaskScope) -> _TaskScope:
         """Return the scope inside of a fused task."""
@@ -101,14 +121,27 @@ class TaskOperations:
         nodes, nbytes = dict(fused), {}
         for name, reference in zip(names, references, strict=False):
             source: Any = getattr(reference, "key", None)
-            nodes[name] = scope.nodes.get(source)
+            is_literal = isinstance(reference, DataNode)
+            nodes[name] = reference if is_literal else scope.nodes.get(source)
             nbytes[name] = scope.nbytes.get(source, scope.whole) if source in scope.nodes else 0
-        for name, part in fused.items():
-            known = size if name == last else self._of_part(name, scope.task)
-            nbytes[name] = scope.whole if known is None else known
-            if isinstance(part, DataNode):  # a literal
+        self._size_steps(fused, {last: size}, nbytes, scope)
+        return _TaskScope(scope.task, scope.whole, nodes, nbytes, scope.seen, frozenset(fused))
+
+    def _size_steps(
+        self, steps: _Nodes, known: dict[Key, int], nbytes: dict[Key, int], scope: _TaskScope
+    ) -> None:
+        """Add the bytes of a fused task's steps; unknown ones are those of the largest input."""
+        for name in inputs_first(steps):
+            step = steps[name]
+            if isinstance(step, DataNode):  # a literal
                 nbytes[name] = 0
-        return _TaskScope(scope.task, scope.whole, nodes, nbytes)
+                continue
+            size = known.get(name)
+            if size is None:
+                size = self._of_part(name, scope.task)
+            if size is None:
+                size = max((nbytes.get(other, 0) for other in step.dependencies), default=None)
+            nbytes[name] = scope.whole if size is None else size
 
     def _of_part(self, name: Any, task: Key) -> int | None:
         """Return the bytes of a step's result, by its own name or by the name of its layer."""
@@ -128,7 +161,30 @@ class TaskOperations:
         if id(func) not in self._kinds:
             self._kinds[id(func)] = (func, kind_of(func))
         kind = self._kinds[id(func)][1]
+        if kind == "transcendental" and _is_square(node, scope.nodes):
+            return "elementwise"
         return "read" if kind == "slice" and _is_stored(node, scope.nodes) else kind
+
+
+def inputs_first(dsk: _Nodes) -> list[Key]:
+    """Return the keys in topological order; a cycle is a ValueError."""
+    sorter = graphlib.TopologicalSorter({key: task.dependencies for key, task in dsk.items()})
+    try:
+        return [key for key in sorter.static_order() if key in dsk]
+    except graphlib.CycleError as error:
+        circle = " -> ".join(map(str, error.args[1]))
+        raise ValueError(f"the graph has a cycle: {circle}") from None
+
+
+def _is_square(node: Task, nodes: _Nodes) -> bool:
+    """Return whether a power is a square, which NumPy and kernels compute as a product."""
+    if len(node.args) < 2:
+        return False
+    exponent = node.args[1]
+    if (key := named(exponent)) is not None:
+        exponent = nodes.get(key)
+    value = getattr(exponent, "value", exponent)
+    return type(value) in (int, float) and value == 2
 
 
 def _is_stored(node: Task, nodes: _Nodes) -> bool:
@@ -150,7 +206,8 @@ def kind_of(func: Any) -> str:
     for part in reversed(list(parts(innermost(func)))):
         name = getattr(part, "__name__", "")
         if name in _BY_NAME:
-            return _BY_NAME[name]
+            kind = _BY_NAME[name]
+            return "nan" if kind == "reduction" and skips_nan(func) else kind
         if type(part) is np.ufunc or (getattr(part, "__module__", "") or "") == "_operator":
             return "elementwise"
     return "other"

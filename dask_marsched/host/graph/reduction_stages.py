@@ -88,6 +88,12 @@ def keywords(func: Any) -> dict[str, Any]:
     return {}
 
 
+def skips_nan(func: Any) -> bool:
+    """Return whether a stage of a reduction was given a function that skips NaN."""
+    names = (getattr(value, "__name__", "") for value in keywords(func).values())
+    return any(name.startswith("nan") for name in names)
+
+
 def _reduced_axes(layer: Layer, ndim: int) -> frozenset[int]:
     """Return the axes along which the chunks of a stage usually have one element."""
     if isinstance(layer, Blockwise):
@@ -119,7 +125,8 @@ def reduced_chunks(chunks: _Chunks, axes: frozenset[int]) -> _Chunks:
 class ReductionStages:
     """Corrects ``grids``, by name of layer, where layers of a graph are stages of a reduction.
 
-    A corrected grid is not `certain` if its stage could not be run.
+    A corrected grid is not `certain` if its stage could not be run. ``counts_once`` tells that a
+    number of elements which all partial results share is stored once in all stages, as kernels do.
     """
 
     def __init__(
@@ -127,7 +134,10 @@ class ReductionStages:
         graph: HighLevelGraph,
         grids: Mapping[str, Grid],
         dtypes: Mapping[str, np.dtype[Any]],
+        *,
+        counts_once: bool = False,
     ) -> None:
+        self._counts_once = counts_once
         self.grids: dict[str, Grid] = {}
         self._graph = graph
         self._annotated = grids
@@ -158,6 +168,8 @@ class ReductionStages:
         result = self._chunk(layer) if first else self._combined(name, layer)
         if result is None:
             return
+        if self._counts_once and _has_counts(result) and self._shares_count(name, layer, first):
+            result["n"] = np.broadcast_to(result["n"].flat[0], result["n"].shape)
         shaped = _grid_of(result, lengths, reduced)
         if shaped is not None:
             self._results[name] = result
@@ -166,6 +178,13 @@ class ReductionStages:
             # Empty chunks may stay empty: they have no minimum.
             empty = first and any(0 in axis for axis in grid.lengths)
             self.grids[name] = shaped if sure and not empty else shaped.as_estimate()
+
+    def _shares_count(self, name: str, layer: Layer, first: bool) -> bool:
+        if first:  # NaN, if skipped, may be anywhere
+            func = layer.task.func if isinstance(layer, Blockwise) else _func(first_task(layer))
+            return not skips_nan(func)
+        inputs = [r for d in self._inputs(name) if (r := self._results.get(d)) is not None]
+        return all(_has_counts(result) and _repeated(result["n"]) for result in inputs)
 
     def _inputs(self, name: str) -> Collection[str]:
         return self._graph.dependencies.get(name, ())
@@ -242,6 +261,11 @@ def _grid_of(
             return None
         itemsize += array.itemsize * math.prod(array.shape[len(lengths) :])
     return Grid(lengths, itemsize, overhead=overhead)
+
+
+def _has_counts(result: Any) -> bool:
+    count = result.get("n") if isinstance(result, dict) else None
+    return type(count) is np.ndarray and count.size > 0
 
 
 def _repeated(array: np.ndarray[Any, Any]) -> bool:

@@ -31,9 +31,14 @@ class ChunkSizes:
     failures: dict[str, int] = field(default_factory=dict)
 
 
-def chunk_nbytes(expr: Any, dsk: Mapping[Key, GraphNode]) -> ChunkSizes:
-    """Return the known sizes of the results of an expression with tasks ``dsk``. Never raises."""
-    layers = read_layers(expr)
+def chunk_nbytes(
+    expr: Any, dsk: Mapping[Key, GraphNode], *, counts_once: bool = False
+) -> ChunkSizes:
+    """Return the known sizes of the results of an expression with tasks ``dsk``. Never raises.
+
+    For ``counts_once`` see `dask_marsched.host.graph.reduction_stages.ReductionStages`.
+    """
+    layers = read_layers(expr, counts_once=counts_once)
     read_array_expressions(expr, layers)
     sizes = ChunkSizes()
     pending = _measure(dsk, layers, sizes)

@@ -44,7 +44,8 @@ class ClusterSpec:
         Cores that the periodic work of a process takes, if ``cores`` is given.
     overhead : float
         Factor for the defaults of `task_overhead`, `message_cost`, `batch_cost`,
-        `transfer_cost`, `idle_load` and the copies of `copy_bandwidth`. A recording tells it.
+        `transfer_cost`, `idle_load` and the copies of `copy_bandwidth`. A recording tells it;
+        otherwise it is 1.2 in `simulate`.
     noise : float
         Relative spread of the durations of tasks, drawn from the seed and the key.
     seed : int

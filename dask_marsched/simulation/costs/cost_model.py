@@ -37,7 +37,7 @@ class CostModel:
         self.sizes: Counter[str] = Counter()
         self.durations: Counter[str] = Counter()  #: Tasks by source.
         self.joined: Counter[str] = Counter()  #: Fused tasks by the operations in them.
-        known = chunk_nbytes(expr, dsk)
+        known = chunk_nbytes(expr, dsk, counts_once=plugin)
         groups = _GroupMeans(costs)
         costs = costs.renamed(dsk, known.exact)
         nbytes = self._sized(dsk, costs, groups, known.exact, known.estimated)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import graphlib
 import math
 import operator
 from collections.abc import Callable, Iterable, Mapping
@@ -11,17 +10,33 @@ from typing import Any, NamedTuple
 import dask
 from dask.utils import parse_bytes
 
-from dask_marsched.host.graph.operation_kinds import TaskOperation, multiplications
+from dask_marsched.host.graph.operation_kinds import TaskOperation, inputs_first, multiplications
 
 #: Seconds that each task takes besides its operations, and each operation besides its amount.
-OVERHEAD, OPERATION = 0.0002, 0.00003
-
+OVERHEAD, OPERATION = 0.0001, 0.00007
 
 _bytes_in, _bytes_out = operator.attrgetter("input_nbytes"), operator.attrgetter("nbytes")
 
 
 def _bytes_in_and_out(operation: TaskOperation) -> float:
     return operation.input_nbytes + operation.nbytes
+
+
+def _bytes_reduced(operation: TaskOperation) -> float:
+    """Return bytes read and twice those written: memory that is new takes longer."""
+    return _bytes_concatenated(operation) + 2 * operation.nbytes
+
+
+def _bytes_concatenated(operation: TaskOperation) -> float:
+    """Return the bytes of all inputs as one array; a count that is stored once is written out."""
+    if operation.inputs > 1:
+        return max(operation.input_nbytes, operation.inputs * operation.nbytes)
+    return operation.input_nbytes
+
+
+def _bytes_copied(operation: TaskOperation) -> float:
+    """Return the bytes of a slice if it is copied: Dask does so if it keeps less than half."""
+    return operation.nbytes if 2 * operation.nbytes <= operation.input_nbytes else 0
 
 
 def _qr_multiplications(operation: TaskOperation) -> float:
@@ -36,11 +51,7 @@ def _matrix_cubed(operation: TaskOperation) -> float:
 
 
 class Rate(NamedTuple):
-    """How fast a core is at a kind of operation.
-
-    It is faster with the plugin: tasks are joined and expressions evaluated in one pass, so that
-    intermediate results stay in the caches, and arrays are made in memory that was used before.
-    """
+    """How fast a core is at a kind of operation, besides what `FUSED` ones read and write."""
 
     amount: Callable[[TaskOperation], float]  #: What its time grows with: bytes, multiplications.
     stock: float  #: How much of that a core does in a second under stock Dask.
@@ -49,52 +60,59 @@ class Rate(NamedTuple):
 
 #: Fitted to recordings of 22 workloads of `benchmarks` on 2 virtual cores, and rounded.
 #: ``transcendental``, ``svd``, ``cholesky``, ``fft`` and ``read`` are from `benchmarks.rates`, as
-#: few or none were recorded. ``other`` is any function, and lower than recorded.
+#: few or none were recorded. ``other`` is any function.
 RATES: Mapping[str, Rate] = {
-    "elementwise": Rate(_bytes_in_and_out, 8e9, 15e9),
+    "elementwise": Rate(_bytes_in_and_out, 9e9, 45e9),
     "transcendental": Rate(_bytes_out, 1e9, 1e9),
-    "reduction": Rate(_bytes_in, 6e9, 8e9),
-    "moments": Rate(_bytes_in, 1e9, 5e9),
-    "product": Rate(multiplications, 20e9, 25e9),
-    "qr": Rate(_qr_multiplications, 2.5e9, 2.5e9),
+    "reduction": Rate(_bytes_reduced, 5e9, 45e9),
+    "nan": Rate(_bytes_reduced, 3.7e9, 7e9),
+    "moments": Rate(_bytes_reduced, 2.3e9, 9e9),
+    "combining": Rate(_bytes_reduced, 1e9, 20e9),
+    "grouped": Rate(_bytes_in_and_out, 0.65e9, 0.85e9),
+    "product": Rate(multiplications, 48e9, 52e9),
+    "qr": Rate(_qr_multiplications, 1.45e9, 1.45e9),
     "svd": Rate(_matrix_cubed, 1.5e9, 1.5e9),
     "cholesky": Rate(_matrix_cubed, 40e9, 40e9),
-    "scan": Rate(_bytes_in, 1e9, 1e9),
-    "sort": Rate(_bytes_in, 0.5e9, 0.5e9),
+    "scan": Rate(_bytes_in, 1.2e9, 1.3e9),
+    "sort": Rate(_bytes_in, 0.45e9, 0.45e9),
     "fft": Rate(_bytes_in_and_out, 1.2e9, 1.2e9),
-    "random": Rate(_bytes_out, 2e9, 2.2e9),
-    "copy": Rate(_bytes_out, 4e9, 6e9),
-    "slice": Rate(_bytes_out, 10e9, 10e9),
+    "random": Rate(_bytes_out, 1.8e9, 1.8e9),
+    "copy": Rate(_bytes_out, 2.9e9, 3e9),
+    "slice": Rate(_bytes_copied, 1.5e9, 2e9),
+    "transpose": Rate(_bytes_out, 1.4e9, 1.4e9),
     "view": Rate(_bytes_out, math.inf, math.inf),
     "read": Rate(_bytes_out, 0.4e9, 0.4e9),
-    "other": Rate(_bytes_in_and_out, 2e9, 3e9),
+    "other": Rate(_bytes_in_and_out, 2.7e9, 3e9),
 }
-#: `dask.array.reductions` concatenates several inputs of these first; kernels do not.
-_CONCATENATING = ("reduction", "moments")
+#: Kinds that kernels evaluate in one pass: they read what comes from other tasks, write the task's
+#: result, and keep the rest in the caches.
+FUSED = frozenset({"elementwise", "transcendental", "reduction", "nan", "moments", "combining"})
+#: Bytes per second of that, and of arrays that are put into one, as `dask.array.reductions` does.
+TRAFFIC, CONCATENATION = 7.5e9, 6e9
+#: Bytes per second of products, besides their multiplications.
+_PRODUCTS = 1.1e9
 
 
 def seconds_of(operation: TaskOperation, *, plugin: bool = False) -> float:
     """Return how long an operation takes on a core of its own, in seconds."""
-    rate = RATES[operation.kind]
+    kind = operation.kind
+    rate = RATES[kind]
     seconds = rate.amount(operation) / (rate.plugin if plugin else rate.stock)
-    if operation.kind in _CONCATENATING and operation.largest[1] and not plugin:
-        seconds += operation.input_nbytes / RATES["copy"].stock
+    if kind == "product":
+        return seconds + operation.nbytes / _PRODUCTS
+    if kind not in FUSED:
+        return seconds
+    if plugin:
+        made = operation.nbytes if operation.last else 0
+        return seconds + (operation.received + made) / TRAFFIC
+    if operation.inputs > 1 and rate.amount is _bytes_reduced:
+        seconds += _bytes_concatenated(operation) / CONCATENATION
     return seconds
 
 
 def derived_seconds(operations: Iterable[TaskOperation], *, plugin: bool = False) -> float:
     """Return how long a task takes, derived from its operations, in seconds."""
     return OVERHEAD + sum(OPERATION + seconds_of(one, plugin=plugin) for one in operations)
-
-
-def inputs_first(dsk: Mapping[Any, Any]) -> list[Any]:
-    """Return the keys in topological order; a cycle is a ValueError."""
-    sorter = graphlib.TopologicalSorter({key: task.dependencies for key, task in dsk.items()})
-    try:
-        return [key for key in sorter.static_order() if key in dsk]
-    except graphlib.CycleError as error:
-        circle = " -> ".join(map(str, error.args[1]))
-        raise ValueError(f"the graph has a cycle: {circle}") from None
 
 
 def fill_missing_sizes(

@@ -4,6 +4,7 @@ import operator
 import dask.array as da
 import numpy as np
 import pytest
+from dask.array.reductions import mean_chunk, moment_chunk
 
 from dask_marsched.host.graph.operation_kinds import (
     KINDS,
@@ -42,7 +43,11 @@ def square():
         (functools.partial(np.sum, axis=0), "reduction"),
         (functools.partial(functools.partial(np.var), axis=0), "moments"),
         (np.linalg.qr, "qr"),
-        (np.transpose, "view"),
+        (np.transpose, "transpose"),
+        (np.reshape, "view"),
+        (np.nansum, "nan"),
+        (functools.partial(mean_chunk, sum=np.nansum), "nan"),
+        (functools.partial(moment_chunk, sum=np.nansum), "moments"),
         (operator.getitem, "slice"),
         (lambda x: x, "other"),
         (type("Unhashable", (), {"__hash__": None, "__call__": abs})(), "other"),
@@ -79,3 +84,24 @@ def test_reading_from_a_store_is_no_slice(tmp_path):
     assert [o.nbytes for o in reads] == [CHUNK] * 4
     assert not of_kind(square()[:50] + 1, "read")
     assert of_kind(square()[:50], "slice")
+
+
+def test_a_square_is_a_product():
+    assert not of_kind(square() ** 2 + 1, "transcendental")
+    assert len(of_kind(square() ** 2 + 1, "elementwise")) == 8
+    assert len(of_kind(square() ** 3 + 1, "transcendental")) == 4
+
+
+def test_a_step_tells_what_it_reads_of_other_tasks_and_whether_it_makes_the_result():
+    x, y = (da.random.random((200, 200), chunks=100).persist() for _ in range(2))
+    found = [o for o in operations((x - y) / (x + y)) if o.kind == "elementwise"]
+    assert len(found) == 3 * 4
+    assert sum(o.received for o in found) == 4 * 2 * CHUNK
+    assert [o.input_nbytes for o in found if o.last] == [2 * CHUNK] * 4
+
+
+def test_a_step_of_unknown_size_is_as_large_as_its_largest_input():
+    x = da.random.random((200, 200), chunks=100).persist()
+    sizes = {o.nbytes for o in operations(abs(x[1:] - x[:-1]).max()) if o.kind == "elementwise"}
+    assert max(sizes) <= CHUNK
+    assert min(sizes) >= 90 * 8

@@ -7,10 +7,13 @@ import dask.array as da
 import numpy as np
 import pytest
 from dask._task_spec import convert_legacy_graph
+from dask.sizeof import sizeof
 
+from dask_marsched.host.graph.result_sizes import chunk_nbytes
 from dask_marsched.host.kernels import partial_results
 from dask_marsched.host.kernels.partial_results import UnfitError, combination, combine
 from tests.host.kernels.kernel_runs import a_runner, peak_memory, run_graph
+from tests.sized_runs import arrive
 
 RANDOM = np.random.default_rng(5)
 SIDE = 190
@@ -160,6 +163,29 @@ def test_counts_that_all_elements_share_take_no_memory(reduced, runner):
             assert not any(partial["n"].strides)
         combined = runner.wrap(task)(values)
         assert not isinstance(combined, dict) or not any(combined["n"].strides)
+
+
+@pytest.mark.parametrize("reduced", [da.mean, da.var])
+def test_the_sizes_of_partial_results_are_known(reduced, runner):
+    collection = reduced(chunked(), axis=0)
+    expr, dsk = arrive(collection)
+    sizes = chunk_nbytes(expr, dsk, counts_once=True).exact
+    made = {}
+
+    def run(task, values):
+        result = runner.wrap(task)(values)
+        if isinstance(result, dict):
+            made[task.key] = sizeof(result)
+        return result
+
+    run_graph(collection, run)
+    assert len(made) > 6
+    assert made == {key: sizes[key] for key in made}
+
+
+def test_counts_without_nan_may_differ():
+    expr, dsk = arrive(da.nanmean(chunked(), axis=0))
+    assert chunk_nbytes(expr, dsk, counts_once=True).exact == chunk_nbytes(expr, dsk).exact
 
 
 def all_infinite():
