@@ -80,6 +80,11 @@ PROGRAMS: Mapping[str, Program] = {
     "labelled-quantile": Program(labelled.quantile, ("xarray",)),
     "labelled-trend": Program(labelled.trend, ("xarray",)),
     "labelled-correlation": Program(labelled.correlation, ("xarray",)),
+    "labelled-spread": Program(labelled.spread, ("xarray",)),
+    "labelled-weighted": Program(labelled.weighted, ("xarray",)),
+    "labelled-rolling": Program(labelled.rolling, ("xarray",)),
+    "labelled-coarsen": Program(labelled.coarsen, ("xarray",)),
+    "labelled-composite": Program(labelled.composite, ("xarray",)),
 }
 NOTE = f"{suite_tables.NOTE} same: bit for bit."
 

@@ -75,8 +75,9 @@ class _TaskScope(NamedTuple):
     whole: int
     nodes: _Nodes
     nbytes: Mapping[Key, int]
-    seen: set[Key]  #: Results of other tasks that a step has read.
-    own: frozenset[Key] = frozenset()  #: Steps of the task.
+    seen: set[Key]  #: Other tasks whose results a step has read.
+    #: Other tasks by the names of their results inside a fused task; None if names are keys.
+    tasks: Mapping[Key, Key | None] | None = None
 
 
 class TaskOperations:
@@ -109,8 +110,9 @@ class TaskOperations:
         largest = (inputs[-1] if inputs else 0, inputs[-2] if len(inputs) > 1 else 0)
         received = 0
         for name in node.dependencies:
-            if name not in scope.own and name not in scope.seen:
-                scope.seen.add(name)
+            task = name if scope.tasks is None else scope.tasks.get(name)
+            if task is not None and task not in scope.seen:
+                scope.seen.add(task)
                 received += scope.nbytes.get(name, scope.whole)
         kind = self._kind(node, scope)
         yield TaskOperation(kind, sum(inputs), size, largest, len(inputs), received, last)
@@ -118,14 +120,15 @@ class TaskOperations:
     def _inside(self, node: Task, size: int, scope: _TaskScope) -> _TaskScope:
         """Return the scope inside of a fused task."""
         fused, last, names, *references = node.args
-        nodes, nbytes = dict(fused), {}
+        nodes, nbytes, tasks = dict(fused), {}, {}
         for name, reference in zip(names, references, strict=False):
             source: Any = getattr(reference, "key", None)
             is_literal = isinstance(reference, DataNode)
             nodes[name] = reference if is_literal else scope.nodes.get(source)
             nbytes[name] = scope.nbytes.get(source, scope.whole) if source in scope.nodes else 0
+            tasks[name] = source if scope.tasks is None else scope.tasks.get(source)
         self._size_steps(fused, {last: size}, nbytes, scope)
-        return _TaskScope(scope.task, scope.whole, nodes, nbytes, scope.seen, frozenset(fused))
+        return _TaskScope(scope.task, scope.whole, nodes, nbytes, scope.seen, tasks)
 
     def _size_steps(
         self, steps: _Nodes, known: dict[Key, int], nbytes: dict[Key, int], scope: _TaskScope
