@@ -26,6 +26,7 @@ from dask_marsched.host.kernels.piecewise_sums import (
     SquaredDeviations,
     add_parts,
     quiet,
+    warn_again,
 )
 from dask_marsched.host.kernels.rules import unwrapped
 
@@ -114,7 +115,10 @@ def combine(node: Any, found: Combination, values: Mapping[Any, Any]) -> Any:
     if not proven(partials.form(nested), lambda: partials.agrees(node.func, nested)):
         raise UnfitError
     with raising():
-        return partials.combined()
+        result = partials.combined()
+    for errors in partials.errors:
+        warn_again(errors)
+    return result
 
 
 #: Whether our results are the tasks' own, by form.
@@ -143,6 +147,7 @@ class _Partials:
         if any(keys != (list(part) if type(part) is dict else None) for part in parts):
             raise UnfitError
         self._take(parts)
+        self.errors: tuple[set[str], ...] = ()  #: As of `SquaredDeviations`, once combined.
         #: Whether the numbers of elements differ within a partial result, or some are 0.
         self.varies = False
         first = self.totals[0]
@@ -240,6 +245,7 @@ class _Partials:
         sums = np.empty(PIECE, self.dtype)
         counted = np.empty(PIECE if self.varies else 1, self._count_type())
         deviations = self._deviations() if self.squares else None
+        self.errors = () if deviations is None else deviations.errors
         for start in range(0, self.totals[0].size, PIECE):
             here = slice(start, start + PIECE)
             totals, squares = ([array[here] for array in group] for group in arrays)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,6 +11,8 @@ from dask.array.numpy_compat import divide
 #: Elements computed at a time: they stay in the processor's cache.
 PIECE = 16384
 DOUBLE = np.dtype("f8")
+#: By error, a number that has it if it is divided by 0.
+_DIVIDENDS = {"divide by zero": 1.0, "invalid value": 0.0}
 
 
 def add_parts(parts: Sequence[Any], into: Any) -> None:
@@ -33,7 +35,8 @@ class SquaredDeviations:
 
     ``mean`` is the type that means are computed in, ``total`` that of the partial sums, and
     ``squares`` that of the squared deviations so far. The last stage, if it ``ends``, divides them
-    by the number of elements less ``ddof``.
+    by the number of elements less ``ddof``; what NumPy would warn of in its two divisions is in
+    ``errors``, for `warn_again`.
     """
 
     def __init__(
@@ -47,6 +50,7 @@ class SquaredDeviations:
         skips_nan: bool,
     ) -> None:
         self._ends, self._ddof, self._skips_nan = ends, ddof, skips_nan
+        self.errors: tuple[set[str], set[str]] = (set(), set())
         self._quotient = np.empty(PIECE, mean)
         self._wide = np.empty(PIECE, DOUBLE)
         self._terms = np.empty(PIECE, total if ends else DOUBLE)
@@ -69,7 +73,8 @@ class SquaredDeviations:
         add_parts(squares, summed)
         terms.fill(0)
         if self._ends:  # only here Dask warns of a mean of nothing
-            mean = np.divide(total, number)
+            with _noted(self.errors[0]):
+                mean = np.divide(total, number)
         else:
             with quiet():
                 mean = _divided(total, number, np.empty_like(quotient))
@@ -88,7 +93,19 @@ class SquaredDeviations:
         if self._ends:
             least = np.subtract(number, self._ddof, dtype=into.dtype)
             least[least < 0] = np.nan
-            np.divide(into, least, into)
+            with _noted(self.errors[1]):
+                np.divide(into, least, into)
+
+
+def _noted(errors: set[str]) -> np.errstate:
+    """Return what adds the errors of divisions to a set, instead of warning or raising."""
+    return np.errstate(divide="call", invalid="call", call=lambda kind, _: errors.add(kind))
+
+
+def warn_again(errors: Iterable[str]) -> None:
+    """Divide so that NumPy warns, or raises, of the errors that were noted in a division."""
+    for kind in sorted(errors):  # in the order of NumPy
+        divide(np.array([_DIVIDENDS[kind]]), np.array([0]))
 
 
 def _divided(array: Any, count: Any, into: Any) -> Any:

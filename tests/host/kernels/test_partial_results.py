@@ -195,7 +195,13 @@ def all_infinite():
 
 
 @pytest.mark.parametrize(
-    "make", [lambda: all_infinite().sum(axis=0), lambda: da.nanvar(ocean(2), axis=0)]
+    "make",
+    [
+        lambda: all_infinite().sum(axis=0),
+        lambda: da.nanvar(ocean(2), axis=0),
+        lambda: da.nanvar(ocean(2), axis=0, ddof=1),
+        lambda: da.nanstd(ocean(2).astype("f4"), axis=0),
+    ],
 )
 def test_warnings_are_dasks(make, runner):
     *_, (task, inputs) = stages(make(), runner)
@@ -206,6 +212,18 @@ def test_warnings_are_dasks(make, runner):
         warnings.simplefilter("always")
         task(inputs)
     assert [str(w.message) for w in ours] == [str(w.message) for w in dasks] != []
+
+
+def test_a_variance_of_nothing_is_combined_and_warned_of(runner):
+    *_, (task, inputs) = stages(da.nanvar(ocean(), axis=0), runner)
+    with pytest.warns(RuntimeWarning, match="invalid value encountered in divide"):
+        found = combine(task, combination(task), inputs)
+    assert np.isnan(found[3:5]).all()
+    with np.errstate(invalid="raise"), pytest.raises(FloatingPointError):
+        combine(task, combination(task), inputs)
+    with warnings.catch_warnings(), np.errstate(invalid="ignore"):
+        warnings.simplefilter("error")
+        np.testing.assert_array_equal(combine(task, combination(task), inputs), found)
 
 
 def test_a_form_that_differs_from_dasks_is_left_to_dask(runner, monkeypatch):
