@@ -50,6 +50,7 @@ def test_tests_of_a_suite_are_measured_on_local_clusters(tmp_path):
     assert [m.error.partition(":")[0] for m in failed] == ["AssertionError"] * 2
 
 
+@pytest.mark.extended  # pytest starts in a process of its own
 def test_a_suite_without_tests_is_refused(tmp_path):
     (tmp_path / "cluster_kwargs.yaml").write_text("default: {}\n")
     with pytest.raises(ValueError, match="no tests"):
