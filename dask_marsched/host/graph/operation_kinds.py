@@ -51,7 +51,9 @@ _BY_NAME: dict[str, str] = {
 }
 
 
-#: ``slice`` indexes results in memory, ``read`` loads from a store, ``other`` is everything else.
+#: ``nan`` are reductions that skip NaN, ``combining`` the later stages of a variance, ``grouped``
+#: flox's stages; ``slice`` indexes results in memory, ``read`` loads from a store, ``other`` is
+#: everything else.
 KINDS = (*dict.fromkeys(_BY_NAME.values()), "slice", "read", "other")
 
 
@@ -127,21 +129,19 @@ class TaskOperations:
             nodes[name] = reference if is_literal else scope.nodes.get(source)
             nbytes[name] = scope.nbytes.get(source, scope.whole) if source in scope.nodes else 0
             tasks[name] = source if scope.tasks is None else scope.tasks.get(source)
-        self._size_steps(fused, {last: size}, nbytes, scope)
+        nbytes[last] = size
+        self._size_steps(fused, nbytes, scope)
         return _TaskScope(scope.task, scope.whole, nodes, nbytes, scope.seen, tasks)
 
-    def _size_steps(
-        self, steps: _Nodes, known: dict[Key, int], nbytes: dict[Key, int], scope: _TaskScope
-    ) -> None:
+    def _size_steps(self, steps: _Nodes, nbytes: dict[Key, int], scope: _TaskScope) -> None:
         """Add the bytes of a fused task's steps; unknown ones are those of the largest input."""
         for name in inputs_first(steps):
             step = steps[name]
             if isinstance(step, DataNode):  # a literal
                 nbytes[name] = 0
+            if name in nbytes:
                 continue
-            size = known.get(name)
-            if size is None:
-                size = self._of_part(name, scope.task)
+            size = self._of_part(name, scope.task)
             if size is None:
                 size = max((nbytes.get(other, 0) for other in step.dependencies), default=None)
             nbytes[name] = scope.whole if size is None else size

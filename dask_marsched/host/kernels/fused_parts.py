@@ -9,6 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 from dask.array.reductions import numel
 
+from dask_marsched.host.kernels.piecewise_sums import PIECE
 from dask_marsched.host.kernels.rules import RecognizedReduction, unwrapped
 from dask_marsched.kernels.bound_expression import Signature, signature
 from dask_marsched.kernels.expression import Expression, Node, NotUnderstoodError, Output, typed
@@ -31,8 +32,6 @@ _CHEAP = """
 """
 _CHEAP_OPERATIONS = frozenset(_CHEAP.split())
 
-#: Counts that are compared at a time.
-_COMPARED = 16384
 #: Kinds of arrays that a part remembers.
 _MOST_FORMS = 64
 
@@ -245,8 +244,8 @@ def _stored_once(count: Any) -> Any:
         return count
     flat = count.reshape(-1)
     first = flat[0]
-    pieces = range(0, flat.size, _COMPARED)
-    if flat[-1] != first or any((flat[n : n + _COMPARED] != first).any() for n in pieces):
+    pieces = range(0, flat.size, PIECE)
+    if flat[-1] != first or any((flat[n : n + PIECE] != first).any() for n in pieces):
         return count
     return np.broadcast_to(first, count.shape)
 

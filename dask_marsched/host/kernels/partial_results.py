@@ -147,7 +147,8 @@ class _Partials:
         if any(keys != (list(part) if type(part) is dict else None) for part in parts):
             raise UnfitError
         self._take(parts)
-        self.errors: tuple[set[str], ...] = ()  #: As of `SquaredDeviations`, once combined.
+        #: After `combined`, the errors that Dask's two divisions would warn of, for `warn_again`.
+        self.errors: tuple[set[str], ...] = ()
         #: Whether the numbers of elements differ within a partial result, or some are 0.
         self.varies = False
         first = self.totals[0]

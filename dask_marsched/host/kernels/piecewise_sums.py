@@ -26,7 +26,7 @@ def add_parts(parts: Sequence[Any], into: Any) -> None:
 
 
 def quiet() -> np.errstate:
-    """Return what keeps NumPy from warning of a division by zero, as Dask does for no elements."""
+    """Ignore divisions by zero, as Dask does where a mean may be one of no elements."""
     return np.errstate(divide="ignore", invalid="ignore")
 
 
@@ -98,7 +98,7 @@ class SquaredDeviations:
 
 
 def _noted(errors: set[str]) -> np.errstate:
-    """Return what adds the errors of divisions to a set, instead of warning or raising."""
+    """Add the errors of divisions to a set, instead of warning or raising."""
     return np.errstate(divide="call", invalid="call", call=lambda kind, _: errors.add(kind))
 
 
@@ -111,5 +111,6 @@ def warn_again(errors: Iterable[str]) -> None:
 def _divided(array: Any, count: Any, into: Any) -> Any:
     if into.dtype == DOUBLE:
         return np.divide(array, count, into)
-    into[...] = divide(array, count, dtype=into.dtype)  # which depends on the version of NumPy
+    # In which type it divides depends on the version of NumPy.
+    into[...] = divide(array, count, dtype=into.dtype)
     return into

@@ -14,7 +14,7 @@ import toolz  # type: ignore[import-untyped]  # it has no types
 from dask_marsched.simulation.costs import costs_file
 from dask_marsched.simulation.costs.held_results import Places, find_held_results
 
-#: Of recordings of stock Dask, 22 workloads of `benchmarks` on 2 virtual cores, the mean.
+#: `Recording.overhead` of stock Dask, the mean over 22 workloads of `benchmarks` on 2 cores.
 OVERHEAD = 1.2
 _TOKEN = re.compile(r"[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}|[0-9a-f]{32}")
 

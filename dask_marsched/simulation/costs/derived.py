@@ -51,7 +51,7 @@ def _matrix_cubed(operation: TaskOperation) -> float:
 
 
 class Rate(NamedTuple):
-    """How fast a core is at a kind of operation, besides what `FUSED` ones read and write."""
+    """How fast a core is at a kind of operation; `seconds_of` adds what is not in proportion."""
 
     amount: Callable[[TaskOperation], float]  #: What its time grows with: bytes, multiplications.
     stock: float  #: How much of that a core does in a second under stock Dask.
@@ -87,10 +87,12 @@ RATES: Mapping[str, Rate] = {
 #: Kinds that kernels evaluate in one pass: they read what comes from other tasks, write the task's
 #: result, and keep the rest in the caches.
 FUSED = frozenset({"elementwise", "transcendental", "reduction", "nan", "moments", "combining"})
-#: Bytes per second of that, and of arrays that are put into one, as `dask.array.reductions` does.
-TRAFFIC, CONCATENATION = 7.5e9, 6e9
-#: Bytes per second of products, besides their multiplications.
-_PRODUCTS = 1.1e9
+#: Bytes that such a pass reads and writes in a second.
+TRAFFIC = 7.5e9
+#: `dask.array.reductions` puts several inputs of these into one array first; kernels do not.
+_CONCATENATED = frozenset({"reduction", "nan", "moments", "combining"})
+#: Bytes of that array that are made in a second, and bytes of the result of a product.
+CONCATENATION, _PRODUCTS = 6e9, 1.1e9
 
 
 def seconds_of(operation: TaskOperation, *, plugin: bool = False) -> float:
@@ -105,7 +107,7 @@ def seconds_of(operation: TaskOperation, *, plugin: bool = False) -> float:
     if plugin:
         made = operation.nbytes if operation.last else 0
         return seconds + (operation.received + made) / TRAFFIC
-    if operation.inputs > 1 and rate.amount is _bytes_reduced:
+    if operation.inputs > 1 and kind in _CONCATENATED:
         seconds += _bytes_concatenated(operation) / CONCATENATION
     return seconds
 
