@@ -1,4 +1,4 @@
-r"""How fast a core does what tasks do: the source of the rates in `simulation.derived`.
+r"""Measures how fast a core does what tasks do, to check `simulation.costs.derived.RATES`.
 
 Run it as a nanny runs its workers, with one thread and memory given back to the system:
 
@@ -53,7 +53,7 @@ _PARTS = {"svd": 256 * 256 * 8}
 
 
 def measure(kind: str) -> float:
-    """Return how much of what a kind of operation takes time for is done in a second."""
+    """Return the rate of a kind of operation: units of its `amount` per second."""
     function = OPERATIONS[kind]
     amount = RATES[kind].amount
     count = function.__code__.co_argcount

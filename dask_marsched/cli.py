@@ -7,12 +7,15 @@ import json
 
 import click
 
-# Imported on first use: `dask --help` loads this module, and they need optional packages.
+from dask_marsched.installation import how_to_install
+
+# Module, function and extra. Imported on first use: `dask --help` loads this module, and they need
+# optional packages.
 _LAZY = {
-    "demo": ("dask_marsched.demo.command", "demo"),
-    "bench": ("dask_marsched.bench.command", "bench"),
-    "explain": ("dask_marsched.simulation.explain.command", "explain"),
-    "simulate": ("dask_marsched.simulation.command", "simulate"),
+    "demo": ("dask_marsched.demo.command", "demo", "demo"),
+    "bench": ("dask_marsched.bench.command", "bench", "bench"),
+    "explain": ("dask_marsched.simulation.explain.command", "explain", "simulate"),
+    "simulate": ("dask_marsched.simulation.command", "simulate", "simulate"),
 }
 
 
@@ -25,13 +28,13 @@ class _LazyGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in _LAZY:
             return super().get_command(ctx, cmd_name)
-        module, attribute = _LAZY[cmd_name]
+        module, attribute, extra = _LAZY[cmd_name]
         try:
             command: click.Command = getattr(importlib.import_module(module), attribute)
         except ModuleNotFoundError as error:
             raise click.ClickException(
                 f"`dask marsched {cmd_name}` needs {error.name}, which is not installed: "
-                f"pip install 'dask-marsched[{cmd_name}]'"
+                f"run {how_to_install(extra)}"
             ) from error
         return command
 

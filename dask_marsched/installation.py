@@ -8,7 +8,6 @@ import dask
 import distributed
 
 __version__ = "0.1.0"
-INSTALL = "pip install dask-marsched"
 
 
 def own_versions() -> dict[str, str]:
@@ -21,13 +20,19 @@ def own_versions() -> dict[str, str]:
     }
 
 
+def how_to_install(extra: str | None = None) -> str:
+    """Return the command that installs the package, which is not published, with an extra."""
+    what = "." if extra is None else f"'.[{extra}]'"
+    return f"`pip install {what}` in a clone of dask_marsched"
+
+
 def explain_missing_module(error: ImportError, process: str) -> str:
     """Return which package to install where, after an import failed in another process."""
     package = (error.name or "").partition(".")[0]
     if package == "dask_marsched" and isinstance(error, ModuleNotFoundError):
         return (
-            f"dask_marsched is not installed on the {process}: run `{INSTALL}` in the "
-            f"{process}'s environment and restart it, or leave scheduler_plugin out"
+            f"dask_marsched is not installed on the {process}: run {how_to_install()}, in the "
+            f"{process}'s environment, and restart it, or leave scheduler_plugin out"
         )
     if package == "dask_marsched":
         return (

@@ -16,6 +16,7 @@ from dask_marsched.config import WORKER_PARTS, Settings
 from dask_marsched.dashboard.service import DashboardService
 from dask_marsched.fallbacks.counters import Counters
 from dask_marsched.host.client.reconnection import prepare_clients
+from dask_marsched.host.contract import installed
 from dask_marsched.host.graph.compression import GraphCompression
 from dask_marsched.host.graph.task_order import RepeatableOrder
 from dask_marsched.host.restart.recorder import RECORDED_FROM, RECORDED_TO
@@ -216,8 +217,7 @@ class MarsSchedulerPlugin(SchedulerPlugin):
             )
             engine.observe(self.observer)
         if self.settings.interrupt:
-            self.cancelling = CancellationHandler(scheduler)
-            self.cancelling.install()
+            self.cancelling = installed(CancellationHandler(scheduler))
         if self.settings.api_enabled:
             self._api = ApiService(scheduler, self, caught)
             self._api.install()

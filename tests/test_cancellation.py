@@ -158,3 +158,13 @@ async def test_the_stock_handler_is_looked_for_and_put_back(c, s):
     assert len(cancellation.misfits(s)) == 1
     with pytest.raises(KeyError, match="no graph 7"):
         await dask_marsched.cancel(c, 7)
+
+
+@gen_cluster(client=True, nthreads=[])
+async def test_a_handler_of_another_kind_is_left_alone_and_said_so(c, s, caplog):
+    other = s.stream_handlers["cancel-keys"] = Scheduler.retire_workers
+    await c.register_plugin(interrupting())
+    assert s.stream_handlers["cancel-keys"] == other
+    assert "running tasks cannot be interrupted" in caplog.text
+    await c.unregister_scheduler_plugin("marsched")
+    assert s.stream_handlers["cancel-keys"] == other

@@ -68,7 +68,7 @@ def test_status_where_nothing_is_registered(address):
 def test_status_where_the_package_is_missing(bare_scheduler):
     result = run("status", bare_scheduler)
     assert result.exit_code == 1
-    assert "pip install dask-marsched" in result.output
+    assert "pip install ." in result.output
 
 
 def test_status_of_nobody():
@@ -100,5 +100,5 @@ def test_other_commands_are_there(name):
 
 def test_missing_extra_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "dask_marsched.demo.command", None)
-    with pytest.raises(click.ClickException, match="dask-marsched\\[demo\\]"):
+    with pytest.raises(click.ClickException, match=r"pip install '\.\[demo\]'"):
         module.marsched.get_command(click.Context(marsched), "demo")

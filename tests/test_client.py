@@ -273,7 +273,7 @@ def test_failing_plugin_leaves_a_cluster_of_the_users_alone(cluster):
 
 
 def test_scheduler_without_the_package(bare_scheduler):
-    expected = "dask_marsched is not installed on the scheduler: run `pip install dask-marsched`"
+    expected = "dask_marsched is not installed on the scheduler: run `pip install .`"
     with pytest.raises(RuntimeError, match=expected):
         Client(bare_scheduler, scheduler_plugin=True)
     with distributed.Client(bare_scheduler) as client:  # it is none the worse for that

@@ -121,4 +121,7 @@ CACHE: Check = (
     _text('"auto", "off" or the path of a directory'),
 )
 #: Whether it can be used is seen when it is opened.
-PLACE: Check = (lambda value: _text_or_none(value, (None,)), _text("a directory, or null for none"))
+PLACE: Check = (
+    lambda value: _text_or_none(value, (None,)),
+    _text("a directory, a database such as postgresql://user@host/name, or null"),
+)

@@ -16,6 +16,7 @@ import click
 from dask.utils import format_bytes
 
 from dask_marsched.demo.layout import Layout, layout_for
+from dask_marsched.installation import how_to_install
 
 if TYPE_CHECKING:
     from dask_marsched.bench.metrics import Measurement
@@ -89,7 +90,7 @@ def check_modules() -> None:
     missing = [name for name in MODULES if importlib.util.find_spec(name) is None]
     if missing:
         raise click.ClickException(
-            f"The demo needs {', '.join(missing)}: run  pip install 'dask-marsched[demo]'"
+            f"The demo needs {', '.join(missing)}: run {how_to_install('demo')}"
         )
 
 

@@ -7,14 +7,27 @@ that this package uses and that are missing or different.
 from __future__ import annotations
 
 import inspect
+import logging
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 import distributed
+
+logger = logging.getLogger("dask_marsched")
 
 
 class NotApplicable(RuntimeError):
     """A feature has nothing to do on a worker that is set up in this way. Not an error."""
+
+
+class Part(Protocol):
+    """Replaces something in distributed; `install` raises a RuntimeError if that does not fit."""
+
+    def install(self) -> None:
+        """Replace it."""
+
+
+P = TypeVar("P", bound=Part)
 
 
 def misfits_of_attributes(label: str, owner: Any, names: Iterable[str]) -> list[str]:
@@ -76,3 +89,13 @@ def demand(found: list[str], consequence: str) -> None:
     """Raise a RuntimeError with the text of `explain` if there are misfits."""
     if found:
         raise RuntimeError(explain(found, consequence))
+
+
+def installed(part: P) -> P | None:
+    """Install a part; return it, or None after a warning if its contract checks fail."""
+    try:
+        part.install()
+    except RuntimeError as misfit:
+        logger.warning("%s", misfit)
+        return None
+    return part

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from dask_marsched.installation import how_to_install
 from dask_marsched.journal.sqlite_store import SQLiteStore
 from dask_marsched.journal.store import PATIENCE, SETTING, JournalError, JournalStore
 
@@ -21,7 +22,7 @@ def open_journal(place: str | Path, patience: float = PATIENCE) -> JournalStore:
         except ImportError as error:
             raise JournalError(
                 f"{SETTING}: a journal in PostgreSQL needs psycopg ({error}): "
-                "`pip install dask-marsched[postgresql]`"
+                f"run {how_to_install('postgresql')}"
             ) from error
         return PostgresStore(str(place), patience)
     raise JournalError(

@@ -10,7 +10,7 @@ from typing import Any
 
 import distributed
 
-from dask_marsched.installation import INSTALL, own_versions
+from dask_marsched.installation import how_to_install, own_versions
 from dask_marsched.monitoring.probes import scheduler_probe, worker_probe
 from dask_marsched.monitoring.status_text import scheduler_facts, status_view, worker_text
 
@@ -140,8 +140,8 @@ def _plugin_fields(answer: Mapping[str, Any]) -> dict[str, Any]:
     """Return the attributes of `Status` that describe the plugin."""
     if not answer["installed"]:
         reason = (
-            f"dask_marsched is not installed on the scheduler: run `{INSTALL}` in the scheduler's "
-            "environment and restart it"
+            f"dask_marsched is not installed on the scheduler: run {how_to_install()}, in the "
+            "scheduler's environment, and restart it"
         )
         return {"active": False, "reason": reason}
     report = answer["report"]

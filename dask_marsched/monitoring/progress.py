@@ -20,7 +20,7 @@ from distributed.core import connect
 from distributed.protocol.pickle import dumps
 from distributed.utils import is_kernel
 
-from dask_marsched.installation import INSTALL
+from dask_marsched.installation import how_to_install
 from dask_marsched.monitoring import progress_feed, progress_view
 
 Progress = dict[str, Any]
@@ -152,7 +152,8 @@ class Listener:
             )
             raise RuntimeError(
                 "the scheduler cannot follow the computation. dask_marsched must be installed "
-                f"there: run `{INSTALL}` in its environment and restart it. It says: {reason}"
+                f"there: run {how_to_install()}, in its environment, and restart it. "
+                f"It says: {reason}"
             )
         found: Progress = state
         if found["status"] == "expected" and any(f.cancelled() for f in self._futures):

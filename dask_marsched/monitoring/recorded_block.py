@@ -9,7 +9,7 @@ from typing import Self
 from distributed import Client
 from distributed.diagnostics.plugin import SchedulerPlugin
 
-from dask_marsched.installation import INSTALL
+from dask_marsched.installation import how_to_install
 
 
 class RecordedBlock(abc.ABC):
@@ -37,8 +37,8 @@ class RecordedBlock(abc.ABC):
         except ImportError as error:
             raise RuntimeError(
                 f"{self.called} needs this version of dask_marsched on the scheduler, which "
-                f"failed to import it ({error}): run `{INSTALL}` in the scheduler's environment "
-                "and restart it"
+                f"failed to import it ({error}): run {how_to_install()}, in the "
+                "scheduler's environment, and restart it"
             ) from error
 
     def __enter__(self) -> Self:

@@ -6,25 +6,20 @@ reported. The engine notices the missing worker at its next dispatch (`workers_c
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, TypeVar
+from typing import Any
 
 from dask.typing import Key
 from distributed.scheduler import Scheduler, TaskState
 
 from dask_marsched.config import Settings
+from dask_marsched.host.contract import installed
 from dask_marsched.host.scheduler.adopters import KEPT, READY
 from dask_marsched.host.scheduler.adoption import Adoption
 from dask_marsched.host.scheduler.queue_recall import QueueRecall
 from dask_marsched.host.scheduler.speculative_execution import SpeculativeExecution
 from dask_marsched.scheduling.engine import PlacementEngine
 from dask_marsched.scheduling.loss_records import Recoveries
-
-logger = logging.getLogger("dask_marsched")
-
-
-_P = TypeVar("_P", Adoption, SpeculativeExecution, QueueRecall)
 
 
 class Failover:
@@ -42,13 +37,13 @@ class Failover:
         self.recoveries = Recoveries(scheduler, engine.counters, clock)
         self._adoption: Adoption | None = None
         self._second_runs: SpeculativeExecution | None = None
-        self._recall = _installed(QueueRecall(scheduler, caught))
+        self._recall = installed(QueueRecall(scheduler, caught))
         if settings.adopts:
-            self._adoption = _installed(Adoption(scheduler, caught, settings.restart_patience))
+            self._adoption = installed(Adoption(scheduler, caught, settings.restart_patience))
             if self._adoption is not None:
                 engine.replicas.keepers = self._adoption.keepers
         if settings.second_runs:
-            self._second_runs = _installed(SpeculativeExecution(scheduler, caught))
+            self._second_runs = installed(SpeculativeExecution(scheduler, caught))
         if self._second_runs is not None:
             engine.replicas.second_workers = self._second_runs.workers_of
             if self._adoption is not None:
@@ -120,13 +115,3 @@ class Failover:
             "second_runs": seconds.begun if seconds is not None else 0,
             "second_runs_won": seconds.won if seconds is not None else 0,
         }
-
-
-def _installed(part: _P) -> _P | None:
-    """Install a part; return it, or None if its contract checks fail."""
-    try:
-        part.install()
-    except RuntimeError as misfit:
-        logger.warning("%s", misfit)
-        return None
-    return part

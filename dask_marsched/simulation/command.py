@@ -10,6 +10,7 @@ from typing import Any
 import click
 from dask.utils import format_bytes
 
+from dask_marsched.installation import how_to_install
 from dask_marsched.policies import registry
 from dask_marsched.simulation.amounts import Amount
 from dask_marsched.simulation.cluster.faults import Fault, read_fault
@@ -92,8 +93,7 @@ def _check_picture(path: Path) -> None:
         from matplotlib.backend_bases import FigureCanvasBase
     except ModuleNotFoundError as error:
         raise click.ClickException(
-            f"--plot needs {error.name}, which is not installed: "
-            "pip install 'dask-marsched[simulate]'"
+            f"--plot needs {error.name}, which is not installed: run {how_to_install('simulate')}"
         ) from None
     accepted = sorted(FigureCanvasBase.get_supported_filetypes())
     if path.suffix.removeprefix(".").lower() not in accepted:

@@ -67,7 +67,7 @@ def missing() -> str | None:
     try:
         import playwright  # noqa: F401  # is it there?
     except ImportError:
-        return "no browser tests: no playwright (pip install 'dask-marsched[browser]')"
+        return "no browser tests: no playwright (pip install '.[browser]')"
     if program() is None:
         return "no browser tests: there is no Chromium (Debian: apt install chromium)"
     return None

@@ -19,7 +19,7 @@ def missing() -> str | None:
     lacking = [name for name in PACKAGES if importlib.util.find_spec(name) is None]
     if not lacking:
         return None
-    return f"no {' and '.join(lacking)} (pip install 'dask-marsched[browser]')"
+    return f"no {' and '.join(lacking)} (pip install '.[browser]')"
 
 
 @contextlib.contextmanager

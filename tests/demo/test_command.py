@@ -50,7 +50,7 @@ def test_missing_package(monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     result = CliRunner().invoke(demo, ["--resolution", "45"])
     assert result.exit_code == 1
-    assert "pip install 'dask-marsched[demo]'" in result.output
+    assert "pip install '.[demo]'" in result.output
 
 
 def test_faults(comparisons):

@@ -137,7 +137,7 @@ def test_a_url_that_is_not_understood():
 def test_without_psycopg(monkeypatch):
     monkeypatch.setitem(sys.modules, "psycopg", None)
     monkeypatch.delitem(sys.modules, "dask_marsched.journal.postgres_store", raising=False)
-    with pytest.raises(JournalError, match=r"pip install dask-marsched\[postgresql\]"):
+    with pytest.raises(JournalError, match=r"pip install '.\[postgresql\]'"):
         open_journal("postgresql://user@/postgres")
 
 

@@ -1,5 +1,6 @@
 """`operands`: the states of a real cluster's operands, and that they follow the table."""
 
+import asyncio
 import json
 
 import dask
@@ -135,6 +136,19 @@ async def test_results_on_disk(c, s, a):
     found = await dask_marsched.operands(c, key="x")
     assert found.rows[0]["state"] == "cached"
     assert found.counts["cached"] == 1
+
+
+@planned_cluster([("127.0.0.1", 1)] * 2)
+async def test_a_worker_that_does_not_answer(c, s, a, b, monkeypatch):
+    async def silent(**message):
+        await asyncio.Event().wait()
+
+    x = c.submit(bytes, 1000, key="x", workers=[a.address])
+    await wait(x)
+    a.data.evict()
+    b.handlers["run"] = silent
+    monkeypatch.setattr("dask_marsched.host.scheduler.worker_queries._TIMEOUT", 0.5)
+    assert (await dask_marsched.operands(c, key="x")).rows[0]["state"] == "cached"
 
 
 @gen_cluster(client=True, nthreads=[("127.0.0.1", 1)])

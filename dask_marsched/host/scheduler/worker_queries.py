@@ -33,17 +33,22 @@ NOTHING = OperandDetails()
 async def ask_workers(
     scheduler: Any, kept: Collection[Key], retrying: Container[Key] = frozenset()
 ) -> OperandDetails:
-    """Return workers' answers, or none if one is late, with ``kept`` and ``retrying`` added."""
-    message = {"op": "run", "function": dumps(_answer_on_worker), "kwargs": dumps({})}
-    try:
-        asked = scheduler.broadcast(msg=message, on_error="ignore")
-        answers = await asyncio.wait_for(asked, _TIMEOUT)
-    except TimeoutError:
-        answers = {}
-    found = {w: _unpacked(a["result"]) for w, a in answers.items() if a.get("status") == "OK"}
+    """Return the answers of the workers that are in time, with ``kept`` and ``retrying`` added."""
+    answers = await asyncio.gather(*(_ask(scheduler, address) for address in scheduler.workers))
+    found = {worker: answer for each in answers for worker, answer in each.items()}
     on_disk = (key for _, keys in found.values() for key in keys)
     interrupted = {worker: keys for worker, (keys, _) in found.items() if keys}
     return OperandDetails(interrupted, {*kept, *on_disk}, retrying)
+
+
+async def _ask(scheduler: Any, address: str) -> dict[str, tuple[list[Key], list[Key]]]:
+    message = {"op": "run", "function": dumps(_answer_on_worker), "kwargs": dumps({})}
+    try:
+        asked = scheduler.broadcast(msg=message, workers=[address], on_error="ignore")
+        answers = await asyncio.wait_for(asked, _TIMEOUT)
+    except TimeoutError:
+        return {}
+    return {w: _unpacked(a["result"]) for w, a in answers.items() if a.get("status") == "OK"}
 
 
 def _unpacked(result: Any) -> Any:

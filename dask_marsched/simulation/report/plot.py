@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from dask.utils import format_bytes
 
+from dask_marsched.installation import how_to_install
 from dask_marsched.monitoring.palette import DARK_INK, FAINT_INK, RED, SET, YELLOW
 from dask_marsched.report.charts import byte_scale
 from dask_marsched.simulation.report.timeline import (
@@ -49,7 +50,7 @@ def plot_timeline(
         from matplotlib.figure import Figure
     except ModuleNotFoundError as error:
         raise ModuleNotFoundError(
-            "plot needs matplotlib, which is not installed: pip install 'dask-marsched[simulate]'",
+            f"plot needs matplotlib, which is not installed: run {how_to_install('simulate')}",
             name=error.name,
         ) from error
     figure = Figure(figsize=(11, 9), layout="constrained")

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from dask.utils import format_bytes
 
+from dask_marsched.installation import how_to_install
 from dask_marsched.simulation.report.notebook import report_html
 from dask_marsched.simulation.report.plot import plot_timeline
 from dask_marsched.simulation.report.timeline import PeakGroup, Table, Timeline
@@ -271,7 +272,7 @@ def data_frame(timeline: Timeline, table: str) -> pandas.DataFrame:
         import pandas
     except ModuleNotFoundError as error:
         raise ModuleNotFoundError(
-            "to_frame needs pandas, which is not installed: pip install 'dask-marsched[simulate]'",
+            f"to_frame needs pandas, which is not installed: run {how_to_install('simulate')}",
             name=error.name,
         ) from error
     if table != "memory":
