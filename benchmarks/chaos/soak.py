@@ -36,8 +36,6 @@ SIZES = (0.25, 0.5, 0.75)
 PATIENCE = 300.0
 #: Seconds in which processes must end after their cluster was closed.
 _ENDING = 15.0
-#: The parts under test.
-_SETTINGS = {"quota.enabled": True, "store.shared": True}
 #: Files that distributed itself leaves in its scratch space.
 _LOCKS = (".lock", ".dirlock")
 
@@ -172,7 +170,6 @@ class _Killer(Background):
 @contextlib.contextmanager
 def _cluster(workers: int, threads: int) -> Iterator[tuple[LocalCluster, Client]]:
     from dask_marsched import MarsSchedulerPlugin
-    from dask_marsched.config import Settings
 
     with (
         # Tasks are not to blame for their dead workers; and a cluster that gave up replaced
@@ -192,7 +189,7 @@ def _cluster(workers: int, threads: int) -> Iterator[tuple[LocalCluster, Client]
         ) as cluster,
         Client(cluster) as client,
     ):
-        client.register_plugin(MarsSchedulerPlugin(settings=Settings.from_config(_SETTINGS)))
+        client.register_plugin(MarsSchedulerPlugin())
         yield cluster, client
 
 

@@ -27,17 +27,15 @@ class ClusterOfProcesses:
         For logs, the journal and the workers' files.
     workers
         Their number.
-    plugin, journal
-        Whether the scheduler has the plugin, and whether it keeps a journal.
+    journal
+        Whether the scheduler keeps a journal.
     """
 
-    def __init__(
-        self, directory: Path, workers: int, *, plugin: bool = True, journal: bool = True
-    ) -> None:
+    def __init__(self, directory: Path, workers: int, *, journal: bool = True) -> None:
         self.directory = directory
         self.journal = directory / "journal"
         self.address = free_address("127.0.0.1")
-        self._options = ["--preload", "dask_marsched"] if plugin else []
+        self._options = ["--preload", "dask_marsched"]
         if journal:
             self._options += ["--marsched-journal", str(self.journal)]
         self._count = workers

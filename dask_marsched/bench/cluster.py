@@ -26,10 +26,8 @@ from dask_marsched.bench.workloads import Kind, Parameters, Workload
 DEFAULT = "default"
 #: Suffixes of a policy's name, and the options that they set.
 PARTS: dict[str, dict[str, Any]] = {
-    "kernels": {"marsched.fusion.kernels": True},
     "nokernels": {"marsched.fusion.kernels": False},
     "noquota": {"marsched.quota.enabled": False},
-    "shared": {"marsched.store.shared": True},
     "unshared": {"marsched.store.shared": False},
     "uninterrupted": {"marsched.cancelling.interrupt": False},
 }
@@ -56,7 +54,7 @@ def policy_plugin(policy: str) -> Any:
 
     A policy is ``stock``, ``default`` for the plugin as it comes, or the name of an assignment. The
     suffixes ``+off``, ``+chains`` and ``+subgraphs`` select how tasks are joined, and those in
-    `PARTS` switch a part on or off. Whatever follows a ``#`` only tells columns apart.
+    `PARTS` switch a part off. Whatever follows a ``#`` only tells columns apart.
     """
     name, *more = policy.partition("#")[0].split("+")
     if name == STOCK:

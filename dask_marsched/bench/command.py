@@ -27,8 +27,8 @@ _OPTIONS = (
         "policies",
         multiple=True,
         help="stock, default, or the name of an assignment. Append +off, +chains or +subgraphs for "
-        "how tasks are joined, +kernels or +nokernels, +noquota, +shared or +unshared for parts of "
-        "the workers. May be given several times. [default: stock and default]",
+        "how tasks are joined, +nokernels, +noquota, +unshared or +uninterrupted to switch parts "
+        "off. May be given several times. [default: stock and default]",
     ),
     click.option("--repeat", default=3, show_default=True, type=click.IntRange(min=1)),
     click.option("--workers", default=4, show_default=True, type=click.IntRange(min=1)),

@@ -5,7 +5,6 @@ import json
 import os
 import signal
 
-import dask
 import dask.array as da
 import numpy as np
 import pytest
@@ -245,10 +244,6 @@ def test_parts_of_the_workers_stand_behind_it_too():
     assert not settings.quota_enabled
     assert not settings.store_shared
     assert not settings.interrupt
-    with dask.config.set({"marsched.fusion.kernels": False, "marsched.store.shared": False}):
-        settings = policy_plugin("default+kernels+shared").settings
-    assert settings.kernels_enabled
-    assert settings.store_shared
 
 
 @pytest.mark.parametrize("policy", ["default+nonsense", "default+chains+subgraphs", "nonsense"])

@@ -66,9 +66,7 @@ def chains(draw):
     terms.append(building.input(np.broadcast_to(draw(arrays(shape)), shape)))
     for _ in range(draw(st.integers(1, 5))):
         a, b, c = (draw(st.sampled_from(terms[-4:])) for _ in range(3))
-        op = draw(
-            st.sampled_from(["negative", "add", "less", "where", "cast", "number", "enforce"])
-        )
+        op = draw(st.sampled_from(_OPERATIONS))
         others = {"add": (b,), "less": (b,), "where": (b, c)}.get(op, ())
         if op == "number":
             terms.append(a * 2)

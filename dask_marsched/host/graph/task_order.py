@@ -107,7 +107,7 @@ class RepeatableOrder(ArrivingGraphs):
         self,
         scheduler: Scheduler,
         counters: Counters,
-        prepare: Callable[[OperandGraph, Mapping[Key, int]], Any] = lambda graph, exact: None,
+        prepare: Callable[[OperandGraph, Mapping[Key, int]], Any],
     ) -> None:
         super().__init__(scheduler, _wanted, _in_force)
         self.counters = counters

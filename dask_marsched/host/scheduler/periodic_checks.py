@@ -7,7 +7,15 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any, ClassVar
 
-from distributed.scheduler import Scheduler
+from distributed.scheduler import Scheduler, WorkerState
+
+#: Seconds without a message after which a worker may have stalled.
+SILENT = 5.0
+
+
+def is_silent(ws: WorkerState, now: float) -> bool:
+    """Whether a worker may have stalled."""
+    return now - ws.last_seen >= SILENT
 
 
 class PeriodicCheck(ABC):
@@ -46,6 +54,11 @@ class PeriodicCheck(ABC):
             self._caught(self.hook, error)
         if self.goes_on():
             self.schedule()
+
+    def idle_workers(self, now: float) -> list[WorkerState]:
+        """Return the running workers without a task that are heard of, the emptiest first."""
+        idle = [ws for ws in self.scheduler.running if not ws.processing and not is_silent(ws, now)]
+        return sorted(idle, key=lambda ws: (ws.nbytes, ws.address))
 
     @abstractmethod
     def check(self) -> None:

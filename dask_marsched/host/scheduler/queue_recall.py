@@ -14,8 +14,9 @@ from distributed.metrics import time
 from distributed.scheduler import Scheduler, TaskState, WorkerState
 
 from dask_marsched.host.contract import demand, misfits_of_attributes, misfits_of_function
-from dask_marsched.host.scheduler.periodic_checks import PeriodicCheck
-from dask_marsched.host.scheduler.speculative_execution import SILENT, may_run_twice
+from dask_marsched.host.scheduler.periodic_checks import PeriodicCheck, is_silent
+from dask_marsched.host.scheduler.snapshot import restricted
+from dask_marsched.host.scheduler.speculative_execution import may_run_twice
 from dask_marsched.policies.tiny_tasks import SHORT
 
 #: Most bytes of inputs of a task that is recalled, and most tasks recalled from a worker at a time.
@@ -71,12 +72,11 @@ class QueueRecall(PeriodicCheck):
         if not stuck or s.queued:
             return  # idle workers have other work to come
         now = time()
-        idle = [ws for ws in s.running if not ws.processing and now - ws.last_seen < SILENT]
-        idle.sort(key=lambda ws: (ws.nbytes, ws.address))
+        idle = self.idle_workers(now)
         if not idle:
             return
         for ws in stuck:
-            stalled = now - ws.last_seen >= SILENT
+            stalled = is_silent(ws, now)
             waiting = sorted(self._waiting(ws), key=lambda ts: ts.priority or ())
             for ts, thief in zip(islice(waiting, _MOST_TASKS), cycle(idle), strict=False):
                 if not stalled:
@@ -113,8 +113,7 @@ class QueueRecall(PeriodicCheck):
             if (
                 ts not in ws.long_running
                 and ts.prefix.duration_average < SHORT  # unknown: below zero
-                and not (ts.worker_restrictions or ts.host_restrictions)
-                and not (ts.resource_restrictions or ts.actor)
+                and not restricted(ts)
                 and sum(dts.get_nbytes() for dts in ts.dependencies) <= _MOST_BYTES
             ):
                 yield ts

@@ -18,12 +18,10 @@ from dask_marsched.host.contract import demand, misfits_of_attributes, misfits_o
 from dask_marsched.host.graph.function_effects import called_functions, describe_effects
 from dask_marsched.host.graph.task_effects import Effects, effects
 from dask_marsched.host.scheduler.lost_results import TOPIC
-from dask_marsched.host.scheduler.periodic_checks import PeriodicCheck
+from dask_marsched.host.scheduler.periodic_checks import PeriodicCheck, is_silent
+from dask_marsched.host.scheduler.snapshot import restricted
 from dask_marsched.host.stimuli import SECOND_RUN
 from dask_marsched.policies.stragglers import Durations, Running, choose_second_runs
-
-#: Seconds without a message after which a worker may have stalled.
-SILENT = 5.0
 
 _METHODS = {
     "stimulus_task_finished": ("worker", "stimulus_id", "key", "run_id"),
@@ -98,14 +96,9 @@ class SpeculativeExecution(PeriodicCheck):
             return  # idle workers have other work to come
         now = time()
         taken = {second.worker for second in self._seconds.values()}
-        idle = [
-            ws
-            for ws in s.running
-            if not ws.processing and ws not in taken and now - ws.last_seen < SILENT
-        ]
+        idle = [ws for ws in self.idle_workers(now) if ws not in taken]
         if not idle:
             return
-        idle.sort(key=lambda ws: (ws.nbytes, ws.address))
         for chosen in choose_second_runs(self._running(now), self.durations, idle):
             self._begin(*chosen)
 
@@ -121,7 +114,7 @@ class SpeculativeExecution(PeriodicCheck):
             for ts in ws.processing:
                 # `executing` is as of the worker's last heartbeat.
                 seconds = ws.executing.get(ts)
-                if seconds is None and silent < SILENT:
+                if seconds is None and not is_silent(ws, now):
                     continue
                 if ts not in self._seconds and may_run_twice(ts):
                     yield Running(ts, ws, ts.prefix.name, (seconds or 0.0) + silent)
@@ -188,8 +181,7 @@ def may_run_twice(ts: TaskState) -> bool:
     True for tasks that only compute or read, as far as their code shows, and for those annotated
     with ``pure=True``. False for tasks with side effects, restrictions or a part in a shuffle.
     """
-    bound = ts.worker_restrictions or ts.host_restrictions or ts.resource_restrictions
-    if ts.actor or bound or effects(ts.run_spec, ts.annotations) is Effects.UNKNOWN:
+    if restricted(ts) or effects(ts.run_spec, ts.annotations) is Effects.UNKNOWN:
         return False
     for function in called_functions(ts.run_spec):
         module = getattr(function, "__module__", None) or ""

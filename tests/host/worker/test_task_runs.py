@@ -29,7 +29,7 @@ from distributed import (
 from distributed.utils_test import async_poll_for, captured_logger, gen_cluster, inc
 
 from dask_marsched.host.batched_messages import COMPUTE, FINISHED
-from dask_marsched.host.scheduler import queue_recall
+from dask_marsched.host.scheduler import periodic_checks
 from dask_marsched.host.worker import task_runs
 from dask_marsched.host.worker.plain_replies import is_plain
 from dask_marsched.host.worker.task_runs import misfits
@@ -378,7 +378,7 @@ async def test_a_task_that_exits_ends_its_worker_at_once(c, s, a, b):
 async def test_a_stalled_worker_gives_back_what_it_did_not_begin(c, s, a, b):
     """It cannot answer, but a second run of such tasks does no harm."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(queue_recall, "SILENT", 2.0)
+        patch.setattr(periodic_checks, "SILENT", 2.0)
         await c.gather(c.map(inc, range(-20, 0)))
         pids = await c.run(os.getpid)
         stalled = pids[a.worker_address]
