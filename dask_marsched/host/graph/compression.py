@@ -206,8 +206,9 @@ class GraphCompression(ArrivingGraphs):
         )
 
     def _cluster(self) -> ClusterLimits:
-        # A copy: the event loop's thread may add or remove workers.
-        workers = list(self.scheduler.workers.values())
+        # A copy, made at once: the event loop's thread may add or remove workers. The values of a
+        # SortedDict are read one by one.
+        workers = list(dict.values(self.scheduler.workers))
         memory = [ws.memory_limit / (ws.nthreads or 1) for ws in workers]
         return ClusterLimits(len(workers), self.scheduler.total_nthreads, min(memory, default=0.0))
 

@@ -166,7 +166,7 @@ class TaskRuns:
         ended, self._ended_since = self._ended_since, []
         if not begun and not ended:
             return []
-        self._announce(begun)
+        instructions = self._announce(begun)
         events = [self._event(offer, result) for offer, result in ended]
         for run in self._runs:
             run.nbytes = 0
@@ -177,10 +177,13 @@ class TaskRuns:
             for label, value in measured.items():
                 self.worker.digest_metric(label, value)
         self.counts["tasks"] += len(events)
-        return self._take_over(stock(*events))
+        return instructions + self._take_over(stock(*events))
 
-    def _announce(self, begun: list[_Offer]) -> None:
-        """Let the state machine start the tasks that threads have taken."""
+    def _announce(self, begun: list[_Offer]) -> list[Any]:
+        """Let the state machine start the tasks that threads have taken.
+
+        Returns its other instructions: it also looks for inputs to fetch.
+        """
         state = self.state
         started = {}
         for offer in begun:
@@ -192,8 +195,10 @@ class TaskRuns:
             state.executing.add(ts)
             started[ts] = "executing"
             self._note_begun(offer)
-        if started:
-            state._transitions(started, stimulus_id=f"marsched-run-{time()}")
+        if not started:
+            return []
+        instructions = state._transitions(started, stimulus_id=f"marsched-run-{time()}")
+        return [made for made in instructions if not isinstance(made, Execute)]
 
     def _note_begun(self, offer: _Offer) -> None:
         self.worker.active_keys.add(offer.ts.key)  # for heartbeats

@@ -27,6 +27,7 @@ from distributed import (
     worker_client,
 )
 from distributed.utils_test import async_poll_for, captured_logger, gen_cluster, inc
+from distributed.worker_state_machine import UnpauseEvent
 
 from dask_marsched.host.batched_messages import COMPUTE, FINISHED
 from dask_marsched.host.scheduler import periodic_checks
@@ -92,6 +93,29 @@ async def begin(c: Any, worker: Worker, n: int) -> tuple[Gate, list[Any]]:
     futures = c.map(step, range(n), key=keys(n))
     await asyncio.to_thread(gate.reached.wait)
     return gate, futures
+
+
+@planned_cluster([("127.0.0.1", 1)] * 2)
+async def test_inputs_are_fetched_when_the_state_machine_hears_of_a_run(c, s, a, b, monkeypatch):
+    x = c.submit(bytes, 10, key="x", workers=b.address)
+    await wait([x])
+    state = type(a.state)
+    monkeypatch.setattr(state, "_should_throttle_incoming_transfers", lambda self: True)
+    reader = c.submit(len, x, workers=a.address)
+    await async_poll_for(lambda: "x" in a.state.tasks, 5)
+    monkeypatch.setattr(task_runs, "_REPORT_EVERY", 60.0)  # it hears of the run with the event
+    gate = Gate()
+    await learn(c, a, acts={3: gate})
+    futures = c.map(step, range(20), key=keys(20), workers=a.address)
+    await asyncio.to_thread(gate.reached.wait)
+    assert a.state.tasks["x"].state == "fetch"
+    assert a.state.tasks["step-3"].state == "ready"  # as far as it knows
+    monkeypatch.undo()
+    a.handle_stimulus(UnpauseEvent(stimulus_id="there is room again"))
+    await async_poll_for(lambda: "x" in a.data, 5)
+    gate.open.set()
+    assert await reader == 10
+    await wait(futures)
 
 
 @planned_cluster(ONE)
