@@ -9,7 +9,7 @@ from typing import Any
 from dask.typing import Key
 from distributed.diagnostics.plugin import SchedulerPlugin
 from distributed.metrics import time
-from distributed.scheduler import Scheduler, TaskState
+from distributed.scheduler import Scheduler, TaskState, WorkerState
 
 from dask_marsched.api.service import ApiService
 from dask_marsched.config import WORKER_PARTS, Settings
@@ -347,6 +347,12 @@ class MarsSchedulerPlugin(SchedulerPlugin):
             self._failover.worker_left(worker, stimulus_id)
         if self.observer is not None:
             self.observer.worker_left(worker)
+
+    def valid_workers_downscaling(
+        self, scheduler: Scheduler, workers: list[WorkerState]
+    ) -> list[WorkerState]:
+        """Leave out dead workers whose results are being adopted."""
+        return workers if self._failover is None else self._failover.without_dead(workers)
 
     def log_event(self, topic: str, msg: Any) -> None:
         """Take note of the events by which workers announce results in shared memory."""

@@ -23,22 +23,25 @@ R = TypeVar("R")
 
 
 def guarded(
-    default: Callable[[], Any], *, fatal: bool = False
+    default: Callable[[], Any], *, fatal: bool = False, last: bool = False
 ) -> Callable[[Callable[Concatenate[S, P], R]], Callable[Concatenate[S, P], R]]:
     """Decorate a hook so that exceptions are counted, and the value of `default` is returned.
 
     `fatal`: an exception leaves it unknown which tasks are withheld, so that one could wait for
-    ever. It sets `Guarded.failure`, and the adapter restores stock Dask.
+    ever. It sets `Guarded.failure`, and the adapter restores stock Dask. From then on no hook runs
+    but those that are `last`.
     """
 
     def decorate(hook: Callable[Concatenate[S, P], R]) -> Callable[Concatenate[S, P], R]:
         @wraps(hook)
         def wrapper(self: S, *args: P.args, **kwargs: P.kwargs) -> R:
+            if self.failure is not None and not last:
+                return cast(R, default())
             try:
                 return hook(self, *args, **kwargs)
             except Exception as error:
                 self.counters.caught(hook.__name__, error)
-                if fatal and self.failure is None:
+                if fatal:
                     self.failure = f"{hook.__name__} failed: {self.counters.last_exception}"
                 return cast(R, default())
 

@@ -116,8 +116,6 @@ class OperandTracker(TrackedGraphs):
         None of them has begun if ``arrays`` are given. The graph is recorded a little later then,
         so that its first tasks are sent before.
         """
-        if self.failure is not None:
-            return
         new = arrays is not None
         codes = bytes([WAITING]) * len(tasks) if new else bytes(map(code_of, tasks))
         arrays = arrays or GraphArrays.of(graph)
@@ -140,7 +138,7 @@ class OperandTracker(TrackedGraphs):
     def _record_planned(self) -> None:
         """Record the graphs that wait for it, each between the transitions before and after."""
         waiting, self._unrecorded = self._unrecorded, []
-        if not waiting or self.failure is not None:
+        if not waiting:
             return
         log, self._log = self._log, []
         rare, done = self._rare, 0
@@ -182,8 +180,6 @@ class OperandTracker(TrackedGraphs):
     @guarded(lambda: None, fatal=True)
     def arrived(self, tasks: Iterable[Any]) -> None:
         """Track tasks that came with a graph and are in no plan."""
-        if self.failure is not None:
-            return
         self._catch_up()
         at, loose, counts = self._at, self._loose, self._others
         for ts in tasks:
@@ -299,7 +295,7 @@ class OperandTracker(TrackedGraphs):
     def fetched(self, worker: str, keys: Iterable[Key]) -> None:
         """Record results that a worker has fetched from others."""
         tasks, ws = self.scheduler.tasks, self.scheduler.workers.get(worker)
-        if self.failure is not None or ws is None:
+        if ws is None:
             return
         for key in keys:
             ts = tasks.get(key)

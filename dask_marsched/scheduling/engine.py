@@ -181,7 +181,7 @@ class PlacementEngine:
     @guarded(lambda: LEAVE_TO_DASK)
     def decide(self, ts: TaskState) -> WorkerState | str:
         """Return the worker for a ready task, `WITHHOLD` or `LEAVE_TO_DASK`."""
-        reason = snapshot.restricted(ts) if self.failure is None else "withholding failed"
+        reason = snapshot.restricted(ts)
         if reason is None and not self.scheduler.running and not self._dask_queues(ts):
             reason = "no workers"  # Dask keeps the task among those that none can run
         if reason is None and (ws := self.retries.elsewhere(ts)) is not None:
@@ -288,7 +288,7 @@ class PlacementEngine:
         self.counters.retried += math.isfinite(seconds)
         return seconds
 
-    @guarded(lambda: None)
+    @guarded(lambda: None, last=True)
     def removed(self) -> None:
         """Drop all plans and stop searches, as the plugin has been removed."""
         self.planner.close()

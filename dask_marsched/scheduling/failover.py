@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from dask.typing import Key
-from distributed.scheduler import Scheduler, TaskState
+from distributed.scheduler import Scheduler, TaskState, WorkerState
 
 from dask_marsched.config import Settings
 from dask_marsched.host.contract import installed
@@ -102,6 +102,10 @@ class Failover:
             self._adoption.announced(*msg)
         elif topic == READY:
             self._adoption.adopters.ready(msg)
+
+    def without_dead(self, workers: list[WorkerState]) -> list[WorkerState]:
+        """Return these workers without the dead ones that are still registered."""
+        return workers if self._adoption is None else self._adoption.dead.left_out(workers)
 
     def kept(self) -> set[Key]:
         """Return the keys of the results that outlive their worker's process."""

@@ -169,6 +169,19 @@ async def test_waiting_operands_are_retried_when_the_plugin_is_removed(c, s, a, 
     await c.register_plugin(MarsSchedulerPlugin())
 
 
+@retrying_cluster(delay=3600)
+async def test_so_are_those_that_have_the_key_of_a_cancelled_one(c, s, a, b, d, log):
+    first = submit(c, run_where, log, None, OSError(5, "x"), key="x")
+    await async_poll_for(lambda: report_of(s)["retried"] == 1, 5)
+    await c.cancel(first)
+    await async_poll_for(lambda: "x" not in s.tasks, 5)
+    second = submit(c, run_where, log, None, OSError(5, "x"), key="x", retries=0)
+    await async_poll_for(lambda: report_of(s)["retried"] == 2, 5)
+    await c.unregister_scheduler_plugin("marsched")
+    await asyncio.wait_for(wait(second), 5)
+    await c.register_plugin(MarsSchedulerPlugin())
+
+
 @retrying_cluster()
 async def test_a_retry_by_the_user_restarts_the_count(c, s, a, b, d, log):
     future = submit(c, run_where, log, None, OSError(5, "x"), key="x")

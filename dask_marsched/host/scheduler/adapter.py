@@ -304,6 +304,7 @@ class SchedulerAdapter:
                 # The task stays in "processing" until then: Dask handles all events for it.
                 loop = asyncio.get_running_loop()
                 timer = loop.call_later(seconds, self._retry, ts, run_id)
+                self._retries.pop(ts, None)  # of a task of this key that is gone
                 self._retries[ts] = timer, run_id
                 self._park(ts, s.workers[worker], stimulus_id)
                 return {}, {}, {}
@@ -329,7 +330,10 @@ class SchedulerAdapter:
 
     def _retry(self, ts: TaskState, run_id: int) -> None:
         s = self.scheduler
-        self._retries.pop(ts, None)
+        if (
+            self._retries.get(ts, (None, run_id))[1] == run_id
+        ):  # else a later task of this key waits
+            self._retries.pop(ts, None)
         if s.tasks.get(ts.key) is ts and ts.state == "processing" and ts.run_id == run_id:
             stimulus_id = f"marsched-retry-{time()}"
             s.transitions({ts.key: "waiting"}, stimulus_id)

@@ -20,8 +20,9 @@ from distributed.scheduler import Scheduler, TaskState, WorkerState
 
 from dask_marsched.host.contract import demand, misfits_of_function, misfits_of_handler
 from dask_marsched.host.restart.process import next_run
-from dask_marsched.host.scheduler import departed_workers
+from dask_marsched.host.scheduler import dead_workers, departed_workers
 from dask_marsched.host.scheduler.adopters import Adopters
+from dask_marsched.host.scheduler.dead_workers import DeadWorkers
 from dask_marsched.host.scheduler.departed_workers import DepartedWorkers
 
 #: Seconds that a worker has to map results; mapping takes milliseconds.
@@ -37,6 +38,7 @@ def misfits(scheduler: Any) -> list[str]:
             "Scheduler", type(scheduler), "remove_worker", ("address", "stimulus_id")
         ),
         *departed_workers.misfits(scheduler),
+        *dead_workers.misfits(scheduler),
     ]
 
 
@@ -59,6 +61,7 @@ class Adoption:
     ) -> None:
         self.scheduler: Any = scheduler
         self.adopters = Adopters(scheduler)
+        self.dead = DeadWorkers(scheduler)
         self._patience = patience
         self._caught = caught
         # Handle and stamp by worker: several machines may hold a copy.
@@ -82,6 +85,7 @@ class Adoption:
         if self._manager is not None:
             self._manager._find_dropper = self._find_dropper
         self.departed.install()
+        self.dead.install()
 
     def uninstall(self) -> None:
         """Restore the scheduler. Idempotent."""
@@ -93,6 +97,7 @@ class Adoption:
         if self._manager is not None:
             vars(self._manager).pop("_find_dropper", None)
         self.departed.uninstall()
+        self.dead.uninstall()
         self.adopters.clear()
         self._kept.clear()
 
@@ -124,7 +129,9 @@ class Adoption:
     def _find_dropper(self, ts: TaskState, candidates: Any, pending_drop: Any) -> Any:
         # A retiring worker names itself as the candidate; it may drop whatever others hold.
         if candidates is None:
-            kept = {*self.keepers(ts)[:1], *self.second_workers(ts.waiters or ())}
+            # The copies of a retiring worker go with it, and of a dead one it is not known.
+            staying = [ws for ws in self.keepers(ts) if ws.status == Status.running]
+            kept = {*staying[:1], *self.second_workers(ts.waiters or ())}
             if kept:
                 candidates = (ts.who_has or set()) - kept
         return type(self._manager)._find_dropper(self._manager, ts, candidates, pending_drop)
@@ -132,6 +139,7 @@ class Adoption:
     async def _remove_worker(self, address: str, *, stimulus_id: str, **kwargs: Any) -> Any:
         s = self.scheduler
         address = s.coerce_address(address)
+        self.dead.removing(address)
         if address in self.departed:
             return "OK"  # the nanny waits for this answer before it starts another process
         dying: Set[WorkerState] = set()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import threading
+import time
 from collections.abc import Iterator
 
 #: New objects that may be left to the collector, which looks at them for some microseconds.
@@ -12,22 +13,25 @@ _FEW = 500
 #: It looks at all objects once more than this many, and more than this share of those alive, were
 #: made while it was paused. The share is Python's own rule for its oldest objects.
 _MOST_UNSEEN, _SHARE = 100_000, 0.25
+#: Seconds after which it looks at all objects although somebody else reads another graph.
+_LONGEST = 30.0
 
 _lock = threading.Lock()
 _users = 0
 _was_on = False
 _unseen = _alive = 0
+_since = 0.0
 
 
 @contextlib.contextmanager
 def collector_paused() -> Iterator[None]:
     """Pause the collector until the last thread has left this context."""
-    global _users, _was_on
+    global _users, _was_on, _since
     if not _users and gc.isenabled() and _unseen > max(_MOST_UNSEEN, _SHARE * _alive):
         _collect()
     with _lock:
         if not _users:
-            _was_on = gc.isenabled()
+            _was_on, _since = gc.isenabled(), time.monotonic()
             gc.disable()
         _users += 1
     try:
@@ -38,6 +42,11 @@ def collector_paused() -> Iterator[None]:
             if not _users and _was_on:
                 _age()
                 gc.enable()
+            overdue = _users and _was_on and time.monotonic() - _since > _LONGEST
+            if overdue:
+                _since = time.monotonic()
+        if overdue:
+            _collect()
 
 
 @contextlib.contextmanager

@@ -12,7 +12,7 @@ from typing import Any
 from dask.typing import Key
 from distributed import Worker
 from distributed.metrics import time
-from distributed.worker_state_machine import ReleaseWorkerDataMsg, UpdateDataEvent
+from distributed.worker_state_machine import ReleaseWorkerDataMsg
 
 from dask_marsched.host.worker.data import WorkerStore
 from dask_marsched.host.worker.publishing import Published
@@ -98,7 +98,8 @@ class ResultAdopter:
             await self._abort_fetches(gone, keys)
             wanted = [k for k in keys if k not in tasks or tasks[k].state not in _BUSY]
             if data := {k: offered[k] for k in wanted if k in offered}:
-                worker.handle_stimulus(UpdateDataEvent(data=data, stimulus_id=stimulus_id))
+                # Also drops answers about these keys that are held back (`MessageBatcher.stored`).
+                worker.update_data(data=data, stimulus_id=stimulus_id)
         except Exception as error:  # it would end the connection to the scheduler
             self._caught("adopt", error)
         for key in keys:

@@ -20,7 +20,6 @@ from distributed.worker_state_machine import (
     GatherDepNetworkFailureEvent,
     GatherDepSuccessEvent,
     ReleaseWorkerDataMsg,
-    UpdateDataEvent,
 )
 
 from dask_marsched.host.contract import explain, misfits_of_function, misfits_of_paths
@@ -58,7 +57,6 @@ _EVENTS: dict[Any, tuple[str, ...]] = {
     GatherDepSuccessEvent: ("worker", "total_nbytes", "data", "stimulus_id"),
     GatherDepNetworkFailureEvent: ("worker", "total_nbytes", "stimulus_id"),
     ExecuteSuccessEvent: ("key", "value", "nbytes", "start", "stop"),
-    UpdateDataEvent: ("data", "stimulus_id"),
     ReleaseWorkerDataMsg: ("key", "stimulus_id"),
 }
 
@@ -66,7 +64,10 @@ _EVENTS: dict[Any, tuple[str, ...]] = {
 def misfits(worker: Any) -> list[str]:
     """Return how a worker differs from what the transfer expects; empty if it does not."""
     names = ("execute", "gather_dep", "handlers", "nanny", "rpc", "transfer_incoming_log")
-    functions = {"worker.monitor.get_process_memory": ()}
+    functions = {
+        "worker.monitor.get_process_memory": (),
+        "worker.update_data": ("data", "stimulus_id"),
+    }
     found = misfits_of_paths(worker, {"worker": names}, functions)
     for event, fields in _EVENTS.items():
         found += misfits_of_function(event.__name__, event, "__init__", fields)

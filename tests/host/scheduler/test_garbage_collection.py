@@ -29,6 +29,19 @@ def test_it_is_paused_until_the_last_user_has_left() -> None:
     assert gc.isenabled()
 
 
+def test_users_that_always_overlap_do_not_keep_it_from_collecting(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    gc.enable()
+    monkeypatch.setattr(garbage_collection, "_LONGEST", 0.0)
+    with collector_paused():
+        seen = weakref.ref(_Cycle())
+        with collector_paused():
+            assert seen() is not None
+        assert seen() is None
+        assert not gc.isenabled()
+
+
 def test_it_resumes_after_an_error() -> None:
     gc.enable()
     with pytest.raises(KeyError), collector_paused():
