@@ -66,7 +66,7 @@ def misfits(worker: Any) -> list[str]:
     names = ("execute", "gather_dep", "handlers", "nanny", "rpc", "transfer_incoming_log")
     functions = {
         "worker.monitor.get_process_memory": (),
-        "worker.update_data": ("data", "stimulus_id"),
+        "worker.update_data": ("data",),
     }
     found = misfits_of_paths(worker, {"worker": names}, functions)
     for event, fields in _EVENTS.items():
