@@ -20,12 +20,14 @@ from dask_marsched.kernels.expression import (
     typed,
 )
 from dask_marsched.kernels.loops import Nest, nest
-from dask_marsched.kernels.operations import CASTS, INDEXING, POWERS
+from dask_marsched.kernels.operations import INDEXING, POWERS
 
 #: An array's dtype, shape, strides, and whether its elements are aligned in memory (those received
 #: from another worker often are not); or the type of a Python scalar.
 Signature = tuple[np.dtype[Any], tuple[int, ...], tuple[int, ...], bool] | type
 
+#: Greatest integer up to which all are doubles.
+_MOST_EXACT = 2**53
 _SCALARS = (bool, int, float, complex)
 #: Operations of integers whose overflow the processor's flags do not show.
 _OVERFLOWING = frozenset({"add", "subtract", "multiply", "negative", "absolute", "floor_divide"})
@@ -130,10 +132,7 @@ class BoundExpression:
     def is_packed(self, output: int) -> bool:
         """Whether an output's values, before their reduction, fill memory as a new array does."""
         expression = self.expression
-        position = expression.outputs[output].node
-        while expression.nodes[position].op in CASTS:  # they may return their operand
-            (position,) = expression.nodes[position].args
-        node = expression.nodes[position]
+        node = expression.nodes[expression.origin(expression.outputs[output].node)]
         if node.op != "input":
             return True
         found = self.signatures[node.param]
@@ -190,8 +189,10 @@ class BoundExpression:
 def as_array(value: Any, dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
     """Return a scalar as an array.
 
-    Raises OverflowError or FloatingPointError if the dtype has no such value.
+    Raises OverflowError or FloatingPointError if the dtype may have no such value.
     """
+    if type(value) is int and dtype.kind in "fc" and abs(value) > _MOST_EXACT:
+        raise OverflowError("rounded once or twice, as the operation may be")
     with np.errstate(all="raise"):
         return np.asarray(value, dtype)
 
@@ -220,7 +221,7 @@ def bind(expression: Expression, signatures: tuple[Signature, ...]) -> BoundExpr
             raise NotUnderstoodError("positions along several axes")
         if not axes:
             raise NotUnderstoodError("a reduction along no axis")
-    _check_powers(expression, shapes)
+    _check_scalars(expression, shapes)
     known = typed(expression, types)
     made = BoundExpression(known, shape, axes, signatures, _order(expression, shape, signatures))
     _check_constants(made)
@@ -264,7 +265,8 @@ def _tiny(found: Signature) -> Any:
     return np.ndarray([min(n, 2) for n in shape], dtype, values, 0, own)
 
 
-def _check_powers(expression: Expression, shapes: Sequence[tuple[int, ...]]) -> None:
+def _check_scalars(expression: Expression, shapes: Sequence[tuple[int, ...]]) -> None:
+    """Refuse scalars, or arrays, where NumPy does something else to them."""
     scalar: list[bool] = []
     for node in expression.nodes:
         own = [shapes[node.param] == ()] if node.op == "input" else [scalar[a] for a in node.args]
@@ -272,6 +274,9 @@ def _check_powers(expression: Expression, shapes: Sequence[tuple[int, ...]]) -> 
         if node.op in POWERS and scalar[-1]:
             # x**2 is x * x for an array, and C's pow for a scalar
             raise NotUnderstoodError("a power of a scalar")
+        if node.op == "clip" and not all(scalar[arg] for arg in node.args[1:]):
+            # it then decides by another comparison whether 0.0 and -0.0 stay
+            raise NotUnderstoodError("bounds of clip that are arrays")
 
 
 def _check_constants(made: BoundExpression) -> None:

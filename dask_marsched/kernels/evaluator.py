@@ -137,7 +137,7 @@ class Kernels:
     ) -> list[Any]:
         """Evaluate the elements, by a kernel if there is one, and reduce them by NumPy."""
         known = {} if known is None else known
-        if any(value is not None for value in known.values()):
+        if any(value is not None for value in known.values()) or expression.reduces_inputs:
             return numpy_backend.evaluate(expression, values, known)
         evaluated = self.evaluate(expression.elementwise, values)
         for output, value in zip(expression.outputs, evaluated, strict=True):

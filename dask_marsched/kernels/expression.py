@@ -107,6 +107,17 @@ class Expression:
         """The expression without its reductions."""
         return Expression(self.nodes, tuple(Output(output.node) for output in self.outputs))
 
+    @cached_property
+    def reduces_inputs(self) -> bool:
+        """Whether a value that is reduced is an input, whose layout NumPy's sums depend on."""
+        return any(self.nodes[self.origin(output.node)].op == "input" for output in self.outputs)
+
+    def origin(self, position: int) -> int:
+        """Return the node that a node's value is, but for casts, which may return their operand."""
+        while self.nodes[position].op in CASTS:
+            (position,) = self.nodes[position].args
+        return position
+
     def text(self) -> str:
         """Return the expression in Python's notation, its inputs as a, b, c..."""
         return "; ".join(
@@ -203,6 +214,8 @@ class _Typing:
         wanted, result = self._resolve(node)
         op, args = node.op, node.args
         short = self._short_cut(node) if op == "pow" else None
+        if op == "pow" and result.kind == "c" and args[1] in self.weak and node.param is None:
+            raise NotUnderstoodError("a power of complex numbers whose short cut is not known")
         if short is not None:
             self.places.append(self.add(TypedNode(short, (self.places[args[0]],), None, result)))
             return
@@ -315,6 +328,8 @@ def typed(expression: Expression, types: tuple[InputType, ...]) -> TypedExpressi
         elif output.reduction in ACCUMULATING:
             dtype = _sum_dtype(dtype) if output.dtype is None else np.dtype(output.dtype)
             _check(dtype)
+            if dtype.kind == "b":
+                raise NotUnderstoodError("a sum of bools, which is a logical or")
             place = typing.cast(output.node, dtype)
         else:  # any, all
             dtype = np.dtype(bool)

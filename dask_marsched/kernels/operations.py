@@ -15,13 +15,13 @@ import numpy as np
 _UFUNCS = """
     absolute add arccos arccosh arcsin arcsinh arctan arctan2 arctanh bitwise_and bitwise_or
     bitwise_xor cbrt ceil conjugate copysign cos cosh deg2rad degrees divide equal exp exp2 expm1
-    fabs float_power floor floor_divide fmax fmin fmod greater greater_equal heaviside hypot invert
+    fabs float_power floor floor_divide fmod greater greater_equal heaviside hypot invert
     isfinite isinf isnan left_shift less less_equal log log10 log1p log2 logaddexp logaddexp2
     logical_and logical_not logical_or logical_xor maximum minimum multiply negative nextafter
     not_equal positive power rad2deg radians reciprocal remainder right_shift rint sign signbit sin
     sinh sqrt square subtract tan tanh trunc
 """
-#: The supported ufuncs, by name.
+#: The supported ufuncs, by name. Whether fmax and fmin choose 0.0 or -0.0 depends on the place.
 UFUNCS: dict[str, np.ufunc] = {name: getattr(np, name) for name in _UFUNCS.split()}
 
 RAISING = frozenset({"power"})  #: Ufuncs whose inner loops for integers may raise an exception

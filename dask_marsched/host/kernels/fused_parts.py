@@ -25,7 +25,7 @@ _SLOW_IN_NUMPY = frozenset({"where", "clip", "pow", "power"})
 #: Operations that take less time than writing their result to memory and reading it again.
 _CHEAP = """
     absolute add bitwise_and bitwise_or bitwise_xor cast clip clip_max clip_min conjugate copysign
-    deg2rad degrees divide enforce equal fabs fmax fmin greater greater_equal input invert isfinite
+    deg2rad degrees divide enforce equal fabs greater greater_equal input invert isfinite
     isinf isnan less less_equal logical_and logical_not logical_or logical_xor maximum minimum
     multiply negative not_equal positive rad2deg radians reciprocal sign signbit sqrt square
     subtract where
@@ -68,10 +68,29 @@ class Elementwise:
 class _Reduced:
     """The base class of reductions."""
 
+    expression: Expression
+    whole: Expression  #: As `expression`, for values without NaN.
+    literals: list[Any]  #: Inputs of `expression` after the values.
+
     def __init__(self, nodes: Sequence[Node], value: int, found: RecognizedReduction) -> None:
         self.nodes, self.value, self.found = tuple(nodes), value, found
         self.elementwise = Expression(self.nodes, (Output(value),))
         self._empty = lru_cache(_MOST_FORMS)(self._new_empty)
+
+    def chosen(self, values: list[Any]) -> Expression:
+        """Return the expression for inputs of these types, to which literals are appended.
+
+        As by NumPy, integers are searched for no NaN, and not copied.
+        """
+        if not self.literals:
+            return self.expression
+        if self.empty(values).dtype.kind in "biu":
+            return self.whole
+        node = self.nodes[self.elementwise.origin(self.value)]
+        if node.op == "input" and _is_repeated(values[node.param]):
+            raise NotUnderstoodError("a copy of an array that is constant along an axis")
+        values += self.literals
+        return self.expression
 
     def reducing(
         self, nodes: Sequence[Node], outputs: Sequence[Output], axes: tuple[int, ...] | None
@@ -99,16 +118,16 @@ class Plain(_Reduced):
 
     def __init__(self, nodes: Sequence[Node], value: int, found: RecognizedReduction) -> None:
         super().__init__(nodes, value, found)
-        more, value, self.literals = _without_nan(nodes, value, found)
-        output = Output(value, found.kind, found.dtype)
+        more, kept, self.literals = _without_nan(nodes, value, found)
+        output = Output(kept, found.kind, found.dtype)
         self.expression = self.reducing(more, [output], found.axes)
+        self.whole = self.reducing(nodes, [output._replace(node=value)], found.axes)
         self.worthwhile = self.expression.operations > 1
 
     def run(self, values: list[Any], task: Any, evaluate: Evaluate) -> Any:
         """See `FusedPart.run`."""
-        self.empty(values)
-        values += self.literals
-        return evaluate(self.expression, values)[0]
+        expression = self.chosen(values)
+        return evaluate(expression, values)[0]
 
 
 class _Sums(_Reduced):
@@ -119,27 +138,29 @@ class _Sums(_Reduced):
     def __init__(self, nodes: Sequence[Node], value: int, found: RecognizedReduction) -> None:
         super().__init__(nodes, value, found)
         more, summed, self.literals = _without_nan(nodes, value, found)
-        outputs = [Output(summed, "sum", found.dtype)]
         self._count = lru_cache(_MOST_FORMS)(self._new_count)
-        if found.counts:
-            first = len(more)
-            more = [*more, Node("isnan", (value,)), Node("invert", (first,))]
-            outputs.append(Output(first + 1, "sum", self.count_dtype))
-        self.expression = self.reducing(more, outputs, found.axes)
+        self.expression = self._summing(more, summed)
+        self.whole = self._summing(nodes, value)
 
     #: Dtype of the number of elements; None for NumPy's choice.
     count_dtype: str | None = None
+
+    def _summing(self, nodes: Sequence[Node], summed: int) -> Expression:
+        nodes, outputs = [*nodes], [Output(summed, "sum", self.found.dtype)]
+        if self.found.counts:
+            nodes += [Node("isnan", (self.value,)), Node("invert", (len(nodes),))]
+            outputs.append(Output(len(nodes) - 1, "sum", self.count_dtype))
+        return self.reducing(nodes, outputs, self.found.axes)
 
     def totals(
         self, values: list[Any], evaluate: Evaluate, known: dict[int, Any] | None = None
     ) -> tuple[Any, Any]:
         """Return the sums, and the number of elements in each. Appends to the values."""
-        x = self.empty(values)
-        values += self.literals
-        total, *counted = evaluate(self.expression, values, known)
+        shape = self.empty(values).shape
+        total, *counted = evaluate(self.chosen(values), values, known)
         if counted:
             return total, _stored_once(counted[0])
-        count = self._count(x.shape)
+        count = self._count(shape)
         # a caller may write to the array that it gets
         shared = not isinstance(count, np.ndarray) or not count.flags.writeable
         return total, count if shared else count.copy()
@@ -200,8 +221,10 @@ class Moment(_Sums):
         total, count = self.totals([*values], evaluate, known)
         is_shared = not self.found.counts or not any(count.strides)
         count = self._whole(count) if is_shared else count.astype(np.int64)
+        # the mean lies in memory as it does in Dask, whose counts lie in C order
+        divisor = count if total.flags.c_contiguous else np.ascontiguousarray(count)
         with np.errstate(divide="ignore", invalid="ignore"):
-            mean = total / count
+            mean = total / divisor
         values += [mean, 2, *self.more_literals]
         squares = evaluate(self.squares, values, known)[0]
         return {"total": total, "n": count, "M": np.stack([squares], axis=-1)}
@@ -236,6 +259,12 @@ class Arg(_Reduced):
         function, _, _ = unwrapped(task.func, {})
         *_, axis, offsets = task.args
         return function(lambda *_, **__: least, _named(place, self.found.kind), x, axis, offsets)
+
+
+def _is_repeated(value: Any) -> bool:
+    """Whether an array has the same elements along an axis, without memory for each."""
+    array = np.asarray(value)
+    return any(n > 1 and not step for n, step in zip(array.shape, array.strides, strict=True))
 
 
 def _stored_once(count: Any) -> Any:

@@ -12,6 +12,7 @@ from dask.array.core import _enforce_dtype
 from dask.array.numpy_compat import divide
 from dask.array.reductions import arg_chunk, mean_chunk, moment_chunk, nannumel, numel
 
+from dask_marsched.kernels.expression import KINDS
 from dask_marsched.kernels.operations import arity, name_of
 
 
@@ -81,7 +82,7 @@ def operation(
         inner = dict(kwargs)
         dtype, wrapped = inner.pop("enforce_dtype", None), inner.pop("enforce_dtype_function", None)
         found = operation(wrapped, arguments, inner)
-        if found is None or dtype is None or np.dtype(dtype).hasobject:
+        if found is None or dtype is None or np.dtype(dtype).kind not in KINDS:
             return None
         return [*found, RecognizedOperation("enforce", np.dtype(dtype).str)]
     if func is chunk.astype:
@@ -90,6 +91,8 @@ def operation(
         dtype = kwargs.get("astype_dtype")
         if dtype is None or kwargs.get("casting", "unsafe") != "unsafe":
             return None
+        if np.dtype(dtype).kind not in KINDS:
+            return None  # the name of some says too little
         return [RecognizedOperation("cast", np.dtype(dtype).str)]
     return None
 

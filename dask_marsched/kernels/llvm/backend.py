@@ -189,7 +189,7 @@ class LLVMBackend:
 
     def _bound(self, bound: BoundExpression, linked: _Linked) -> Callable[[Sequence[Any]], Results]:
         nest, status, memory = bound.nest, self._status, self._scratch.address
-        if linked.calls and any(inner[-1] < 0 for inner in nest.strides[: len(bound.inputs)]):
+        if linked.calls and any(step < 0 for s in nest.strides[: len(bound.inputs)] for step in s):
             # NumPy may turn the axis round, and its loops round by the stride
             raise UnsupportedError("a reversed axis for NumPy's inner loops")
         # NumPy converts a buffer of values at a time, and adds up each buffer by itself

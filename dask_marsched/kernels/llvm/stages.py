@@ -6,7 +6,8 @@ kept in a buffer of the size of a block.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from dask_marsched.kernels.backend import UnsupportedError
@@ -36,6 +37,7 @@ class Stages:
 def stages(expression: TypedExpression, exact: bool) -> Stages:
     """Assign nodes to stages; raise UnsupportedError if one can neither be compiled nor called."""
     nodes = expression.nodes
+    uses = Counter(arg for node in nodes for arg in node.args)
     code: list[OperationCode | None] = []
     stage: list[int] = []
     #: By node, whether its operands have to be computed in an earlier stage.
@@ -45,9 +47,12 @@ def stages(expression: TypedExpression, exact: bool) -> Stages:
         code.append(None if node.op == "input" else operation_code(node, operands, exact))
         own = node.op == "input" or code[-1] is not None
         callable_ = node.op in UFUNCS and not (node.op in RAISING and node.dtype.kind in "iu")
+        # NumPy's loop for half precision rounds by the stride
+        callable_ = callable_ and not (node.op == "cbrt" and node.dtype.char == "e")
         if not own and not callable_:
             raise UnsupportedError(f"{node.op} of {', '.join(d.name for d in operands)}")
-        apart.append(code[-1] is None or _splits(nodes, node, code, apart))
+        split = code[-1] is None or _splits(nodes, node, code, apart)
+        apart.append(split or _may_cancel(nodes, node, uses, apart))
         earliest = max((stage[arg] for arg in node.args), default=0)
         if earliest % 2 == own:
             earliest += 1
@@ -85,6 +90,23 @@ def _splits(
         or (node.op in COMPARISONS and node.args[0] == node.args[1])
         or (node.op in CLASSIFICATIONS and of_integers)
     )
+
+
+def _may_cancel(
+    nodes: tuple[TypedNode, ...], node: TypedNode, uses: Mapping[int, int], apart: Sequence[bool]
+) -> bool:
+    """Whether a compiled node of bools or integers may not depend on one that raises flags.
+
+    The compiler finds that of ``(m & g) | (m & ~g)``, ``k - k`` and ``(x > 0) & (x <= 0)``: of what
+    is used more than once. And the condition of ``where`` does not matter if both values are equal.
+    """
+    if node.op == "where" and node.args[1] == node.args[2]:
+        found = _computed(nodes, node.args[:1], apart)
+        return any(_raises(nodes, p) for p in found)
+    if not node.args or any(nodes[p].dtype.kind in "fc" for p in node.args):
+        return False
+    repeated = [p for p in _computed(nodes, node.args, apart) if uses[p] > 1]
+    return any(_raises(nodes, p) for p in _computed(nodes, repeated, apart))
 
 
 def _computed(
