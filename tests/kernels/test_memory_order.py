@@ -27,7 +27,7 @@ WRITTEN = {
     "F reversed": (lambda a: a + 1, (F[::-1, ::-1],)),
     "where": (lambda m, r, f: m.call("where", r, f), (C > 0.5, ROW, F)),
     "where of F": (lambda m, r, f: m.call("where", r, f), (F > 0.5, ROW, F)),
-    "clip": (lambda f, low, high: f.call("clip", low, high), (F, ROW, 0.5)),
+    "clip": (lambda f, low, high: f.call("clip", low, high), (F, 0.25, 0.5)),
     "astype": (lambda f, r: f.call("cast", param="<f4") + r, (F, ROW)),
     "astype of rows": (lambda a: a.call("cast", param="<f4"), (np.broadcast_to(ROW, C.shape),)),
     "rows": (lambda a: a + 1, (np.broadcast_to(ROW, C.shape),)),

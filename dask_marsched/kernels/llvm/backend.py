@@ -189,7 +189,8 @@ class LLVMBackend:
 
     def _bound(self, bound: BoundExpression, linked: _Linked) -> Callable[[Sequence[Any]], Results]:
         nest, status, memory = bound.nest, self._status, self._scratch.address
-        if linked.calls and any(step < 0 for s in nest.strides[: len(bound.inputs)] for step in s):
+        inputs = nest.strides[: len(bound.inputs)]
+        if linked.calls and any(steps[-1] <= 0 and min(steps) < 0 for steps in inputs):
             # NumPy may turn the axis round, and its loops round by the stride
             raise UnsupportedError("a reversed axis for NumPy's inner loops")
         # NumPy converts a buffer of values at a time, and adds up each buffer by itself

@@ -97,15 +97,23 @@ def _may_cancel(
 ) -> bool:
     """Whether a compiled node of bools or integers may not depend on one that raises flags.
 
-    The compiler finds that of ``(m & g) | (m & ~g)``, ``k - k`` and ``(x > 0) & (x <= 0)``: of what
-    is used more than once. And the condition of ``where`` does not matter if both values are equal.
+    The compiler finds that of ``(m & g) | (m & ~g)`` and ``k - k``, that is, of what is used more
+    than once, and of ``(x > 0) & (x <= 0)``. And the condition of ``where`` does not matter if both
+    values are equal.
     """
     if node.op == "where" and node.args[1] == node.args[2]:
         found = _computed(nodes, node.args[:1], apart)
         return any(_raises(nodes, p) for p in found)
     if not node.args or any(nodes[p].dtype.kind in "fc" for p in node.args):
         return False
-    repeated = [p for p in _computed(nodes, node.args, apart) if uses[p] > 1]
+    found = _computed(nodes, node.args, apart)
+    compared = Counter(frozenset(nodes[p].args) for p in found if nodes[p].op in COMPARISONS)
+    repeated = [
+        p
+        for p in found
+        if (uses[p] > 1 and nodes[p].dtype.kind not in "fc")
+        or (nodes[p].op in COMPARISONS and compared[frozenset(nodes[p].args)] > 1)
+    ]
     return any(_raises(nodes, p) for p in _computed(nodes, repeated, apart))
 
 
