@@ -154,7 +154,7 @@ def test_frames():
 )
 def test_a_missing_package_is_named_with_its_extra(monkeypatch, module, method):
     monkeypatch.setitem(sys.modules, module, None)
-    with pytest.raises(ModuleNotFoundError, match=r"pip install 'dask-marsched\[simulate\]'"):
+    with pytest.raises(ModuleNotFoundError, match=r"pip install '\.\[simulate\]'"):
         getattr(small_report(), method)()
 
 
