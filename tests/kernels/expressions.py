@@ -92,8 +92,8 @@ _UNARY = ["negative", "absolute", "square", "sqrt", "exp", "log", "sin", "cos", 
           "fabs"]  # fmt: skip
 _BINARY = ["add", "subtract", "multiply", "divide", "maximum", "minimum", "less", "greater_equal",
            "equal", "not_equal", "floor_divide", "remainder", "hypot", "arctan2", "power",
-           "bitwise_and", "bitwise_xor", "logical_or", "heaviside", "copysign", "fmod", "less_equal",
-          "greater"]  # fmt: skip
+           "bitwise_and", "bitwise_xor", "logical_or", "heaviside", "copysign", "fmod",
+           "less_equal", "greater"]  # fmt: skip
 #: Operations that numexpr computes to the last bit.
 ARITHMETIC = (["negative", "absolute", "square", "sqrt"],
               ["add", "subtract", "multiply", "divide"])  # fmt: skip
