@@ -25,7 +25,7 @@ help:
 	@echo 'make fuzz    fuzz the JSON API                           (FUZZ=500: cases for each operation)'
 	@echo 'make check   ruff, mypy and the rules of the layout'
 	@echo 'make format  let ruff format the code'
-	@echo 'make bench   benchmarks beside stock Dask                (BENCH="--repeat 1 --select ...")'
+	@echo 'make bench   benchmarks against stock Dask               (BENCH="--repeat 1 --select ...")'
 	@echo 'make docs    build the documentation into docs/_build/html, its notebooks run, its links checked'
 	@echo 'make docs-links  check the links to other sites          (needs the network)'
 	@echo 'make clean   remove $(VENV) and what the tools left behind'

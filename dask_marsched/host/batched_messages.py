@@ -1,8 +1,8 @@
 """Messages that carry many tasks: to a worker, those to compute; to the scheduler, their results.
 
-The scheduler sends them to workers that told in a heartbeat that they run tasks in a row; a worker
-answers likewise once it got one. The handlers stay when the plugin is removed, as messages may
-still be under way.
+The scheduler packs tasks only for workers whose heartbeat reports the part ``runs``. A worker packs
+results once it has received such a message. The handlers stay when the plugin is removed, as
+messages may still be under way.
 """
 
 from __future__ import annotations

@@ -11,9 +11,8 @@ _DASK_SATURATION = 1.1  #: Dask's default. A larger saturation is one that the u
 _WORKER_OVERHEAD = 0.0007
 #: Operands below this many seconds are short: threads would idle much while waiting for messages.
 _SHORT_TASK = 0.005
-#: The same where no other operand reads the results, or they are small, so that waiting operands
-#: keep little in memory: a thread loses more by waiting for messages, 2.5 ms each time, than an
-#: operand by waiting for a thread.
+#: The same for operands whose results nobody reads, or are small. Queuing one costs little memory,
+#: while a thread that waits for its next message loses 2.5 ms.
 _BRIEF_TASK = 0.05
 _SMALL_RESULT = 4 * 2**20  #: Bytes up to which a result is small.
 _HORIZON = 0.010  #: Seconds of queued work for each thread: the round trip to the scheduler.
@@ -24,11 +23,10 @@ _HORIZON_BYTES = 2**20  #: Bytes of queued results for each thread, small beside
 class SlotRule:
     """Decides whether a worker may be sent one more withheld operand.
 
-    A free thread takes one, unless the saturation leaves threads free. A larger saturation than
-    Dask's default makes more wait for a thread, as in stock Dask. For operands shorter than
-    `_SHORT_TASK`, or `_BRIEF_TASK`, a tenth of the threads has another queued, as in stock Dask.
-    Operands much shorter than the round trip to the scheduler may queue up to `_HORIZON` seconds
-    of work and `_HORIZON_BYTES` of results for each thread.
+    A free thread takes one, unless the saturation leaves threads free. Up to ``saturation``
+    operands per thread may be sent if they are short, and any operand if the user raised the
+    saturation above Dask's default. Very short ones may queue up to `_HORIZON` seconds of work and
+    `_HORIZON_BYTES` of results for each thread.
     """
 
     #: Short operands for each thread (Dask's ``worker-saturation``).
@@ -80,8 +78,8 @@ class SlotRule:
     ) -> bool:
         """Return whether a worker with `backlog` seconds of work may be sent one more operand.
 
-        The operand takes `duration` seconds and returns `nbytes`, which another operand may `read`;
-        otherwise the worker's overhead is not counted.
+        The operand takes `duration` seconds and returns `nbytes`, which another operand may read. If
+        none does (``read=False``), the worker's overhead is not counted.
         """
         if self.has_free_slot(nthreads, in_progress):
             return True

@@ -81,9 +81,9 @@ class Restarts:
 
     ``restored`` is called with the tasks that were made again, before any of them starts.
 
-    ``outages`` are those of this journal: when the scheduler was at work again and the ``seconds``
-    until ``tasks`` could start; the workers that are back with results (``held``) and ``running``
-    tasks, those that are ``missing``, and the tasks ``left`` to compute.
+    ``outages`` are those of this journal, each a dict: ``time`` of the return; ``seconds`` until
+    tasks could start; ``tasks`` made again; ``workers`` that came back, with how many results
+    (``held``) and ``running`` tasks; ``missing`` workers; tasks ``left`` to compute.
     """
 
     def __init__(

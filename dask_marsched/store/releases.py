@@ -30,8 +30,8 @@ _all_lock = threading.Lock()
 def expect_interrupts(task: Any) -> None:
     """Note that exceptions may arrive in this thread until `expect_none`; the task can delay them.
 
-    See `host.worker.interrupts.Guard`. One that is on its way when they are held back arrives at
-    the next call, at the latest.
+    See `host.worker.interrupts.Guard`. One that was already scheduled when they are deferred is
+    raised at the next call at the latest.
     """
     _here.task = task
 

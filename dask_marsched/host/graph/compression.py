@@ -49,8 +49,8 @@ class CompressionRequest:
     #: Members of each fused task in topological order.
     groups: dict[Key, list[Key]] = field(default_factory=dict)
     originals: dict[Key, GraphNode] = field(default_factory=dict)  #: The members before fusion.
-    #: By member, what it reads: of those fused tasks that read more inputs than any one of their
-    #: members does. Members with a single input are left out, and their readers read that input.
+    #: What each member of a fused reduction read before fusion, for `dask.order`. A member with one
+    #: input is replaced by that input.
     trees: dict[Key, set[Key]] = field(default_factory=dict)
     #: The siblings of each bundle.
     chosen: list[list[Key]] = field(default_factory=list)

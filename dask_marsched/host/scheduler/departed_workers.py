@@ -39,7 +39,10 @@ class ReassignedTasks(NamedTuple):
 
 
 class DepartedWorkers:
-    """Dead workers whose removal is delayed; of those ``adopted``, others take the results now."""
+    """Dead workers whose removal is delayed.
+
+    ``adopted`` maps a worker's address to the adoption that is under way.
+    """
 
     def __init__(
         self,
