@@ -78,8 +78,8 @@ class SlotRule:
     ) -> bool:
         """Return whether a worker with `backlog` seconds of work may be sent one more operand.
 
-        The operand takes `duration` seconds and returns `nbytes`, which another operand may read. If
-        none does (``read=False``), the worker's overhead is not counted.
+        The operand takes `duration` seconds and returns `nbytes`, which another operand may read.
+        If none does (``read=False``), the worker's overhead is not counted.
         """
         if self.has_free_slot(nthreads, in_progress):
             return True
