@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import shlex
-import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +17,10 @@ from benchmarks.experiments import EXPERIMENTS
 from benchmarks.frisky import cluster as frisky
 from benchmarks.hosts import network_namespaces
 from benchmarks.hosts.cluster import HostsCluster
+from benchmarks.options import Options
 from benchmarks.publishing import prepare, publish
 from dask_marsched.bench import command, runner
 from dask_marsched.bench.metrics import aggregate
-from dask_marsched.bench.workloads import GENERAL, Kind
 
 
 def _many(name: str, metavar: str, text: str) -> Callable[[command.F], command.F]:
@@ -214,78 +211,14 @@ def _many(name: str, metavar: str, text: str) -> Callable[[command.F], command.F
 def bench(**options: Any) -> None:
     """Run the benchmark; exit with 1 if a run failed or results differ."""
     chosen = Options(**options)
-    for name, run in EXPERIMENTS.items():
-        if getattr(chosen, name) not in (None, False, ()):
-            try:
-                return run(chosen)
-            except ValueError as error:
-                raise click.UsageError(str(error)) from error
-    return _compare(chosen)
-
-
-@dataclass(kw_only=True)
-class Options:
-    """Options of the command line."""
-
-    select: str
-    policies: tuple[str, ...]
-    repeat: int
-    workers: int
-    threads: int
-    size: float
-    chunk: str
-    timeout: float
-    json_path: Path | None
-    markdown_path: Path | None
-    held_out: bool
-    against: str | None
-    frisky_python: Path | None
-    twin: bool
-    simulated: tuple[int, ...]
-    hosts: int | None
-    rate: str
-    uneven: bool
-    workers_per_host: int
-    cores: float | None
-    planning: tuple[int, ...]
-    first_task: tuple[int, ...]
-    small: bool
-    tiny: tuple[int, ...]
-    pages: int | None
-    observer: int | None
-    memory_tight: bool
-    memory_limit: str
-    least_memory: bool
-    transfer: bool
-    kernels: bool
-    elementwise: bool
-    failover: bool
-    restart: int | None
-    seed: int
-    back_after: tuple[int, ...]
-    journal: bool
-    tpch: Path | None
-    programs: bool
-    public: Path | None
-    cancel: bool
-    soak: float | None
-    chaos: float | None
-    kill_every: float | None
-
-    @property
-    def kinds(self) -> Sequence[Kind]:
-        """The kinds of workloads that run unless some are named."""
-        return (Kind.HELD_OUT,) if self.held_out else GENERAL
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The names given with ``--select``."""
-        return tuple(name.strip() for name in self.select.split(",") if name.strip())
-
-    @property
-    def command(self) -> str:
-        """The command line as the user would type it."""
-        return f"python -m benchmarks {shlex.join(sys.argv[1:])}".strip()
+    named = [name for name in EXPERIMENTS if getattr(chosen, name) not in (None, False, ())]
+    if len(named) > 1:
+        flags = " and ".join(f"--{name.replace('_', '-')}" for name in named)
+        raise click.UsageError(f"{flags} are experiments of their own: name one of them")
+    try:
+        return EXPERIMENTS[named[0]](chosen) if named else _compare(chosen)
+    except ValueError as error:
+        raise click.UsageError(str(error)) from error
 
 
 def _compare(options: Options) -> None:

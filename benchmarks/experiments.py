@@ -9,7 +9,6 @@ import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 import click
 from dask.utils import parse_bytes
@@ -28,6 +27,7 @@ from benchmarks import (
 from benchmarks.chaos import chaos_run, fault_injection, soak
 from benchmarks.hosts import network_namespaces
 from benchmarks.kernels import cold, comparison, elementwise
+from benchmarks.options import Options
 from benchmarks.publishing import exit_if, prepare, publish
 from benchmarks.restarts import cost, kills
 from benchmarks.scheduler import first_task, observer_cost, planning
@@ -43,7 +43,7 @@ def _say(text: str) -> None:
     click.echo(f"  {text}", err=True)
 
 
-def run_failover(options: Any) -> None:
+def run_failover(options: Options) -> None:
     """Kill a worker in workloads; a run that failed or gave another result is wrong."""
 
     def show(k: failover.Killed) -> None:
@@ -62,8 +62,9 @@ def run_failover(options: Any) -> None:
     exit_if(any(k.error or not k.same for k in runs))
 
 
-def run_restart(options: Any) -> None:
+def run_restart(options: Options) -> None:
     """Kill the scheduler; a result that is wrong or does not come is wrong."""
+    assert options.restart is not None
 
     def show(o: kills.RestartOutcome) -> None:
         kill = o.kill
@@ -82,7 +83,7 @@ def run_restart(options: Any) -> None:
     exit_if(not all(o.passed for o in outcomes))
 
 
-def run_back_after(options: Any) -> None:
+def run_back_after(options: Options) -> None:
     """Time the return of a scheduler that was killed in a large graph."""
 
     def show(r: cost.Return) -> None:
@@ -92,7 +93,7 @@ def run_back_after(options: Any) -> None:
     publish(options, [cost.return_cells(found)], {"returns": list(map(asdict, found))})
 
 
-def run_journal(options: Any) -> None:
+def run_journal(options: Options) -> None:
     """Measure what a journal costs; a result that differs is wrong."""
 
     def show(r: cost.JournalRun) -> None:
@@ -108,21 +109,21 @@ def run_journal(options: Any) -> None:
     exit_if(len({(r.program, r.digest) for r in runs}) > len({r.program for r in runs}))
 
 
-def run_cancellation(options: Any) -> None:
+def run_cancellation(options: Options) -> None:
     """Cancel tasks that run; a worker that did not survive it is wrong."""
     found = cancellation.run()
     publish(options, [cancellation.cells(found)], {"cancels": list(map(asdict, found))})
     exit_if(not all(c.healthy for c in found))
 
 
-def run_transfer(options: Any) -> None:
+def run_transfer(options: Options) -> None:
     """Fetch chunks between workers of a host; a chunk that was not mapped is wrong."""
     measured = transfer.run(options.repeat)
     publish(options, [transfer.cells(measured)], {"fetches": list(map(asdict, measured))})
     exit_if(any(m.mapped < m.fetches for m in measured))
 
 
-def run_planning(options: Any) -> None:
+def run_planning(options: Options) -> None:
     """Time the scheduler up to the first task sent; a failed measurement is wrong."""
 
     def show(p: planning.Planning) -> None:
@@ -136,7 +137,7 @@ def run_planning(options: Any) -> None:
     exit_if(any(p.error for p in measured))
 
 
-def run_first_task(options: Any) -> None:
+def run_first_task(options: Options) -> None:
     """Measure the time from `compute()` to the first task sent."""
 
     def show(a: first_task.Arrival) -> None:
@@ -148,7 +149,7 @@ def run_first_task(options: Any) -> None:
     publish(options, [first_task.cells(measured)], {"arrivals": list(map(asdict, measured))})
 
 
-def run_small(options: Any) -> None:
+def run_small(options: Options) -> None:
     """Time small programs."""
 
     def show(r: small.Run) -> None:
@@ -162,7 +163,7 @@ def run_small(options: Any) -> None:
     publish(options, [small.cells(runs)], {"runs": list(map(asdict, runs))})
 
 
-def run_elementwise(options: Any) -> None:
+def run_elementwise(options: Options) -> None:
     """Time elementwise programs, cold and warm."""
 
     def show(r: elementwise.Run) -> None:
@@ -175,7 +176,7 @@ def run_elementwise(options: Any) -> None:
     publish(options, [elementwise.cells(runs)], {"runs": list(map(asdict, runs))})
 
 
-def run_tiny(options: Any) -> None:
+def run_tiny(options: Options) -> None:
     """Time bags of tiny tasks."""
 
     def show(r: tiny.Run) -> None:
@@ -186,8 +187,9 @@ def run_tiny(options: Any) -> None:
     publish(options, [tiny.cells(runs)], {"runs": list(map(asdict, runs))})
 
 
-def run_pages(options: Any) -> None:
+def run_pages(options: Options) -> None:
     """Measure the event loop's time for the dashboard's pages and the observer's layouts."""
+    assert options.pages is not None
     from benchmarks.scheduler import pages  # needs bokeh
 
     tasks, costs, slices = pages.page_costs(options.pages)
@@ -196,8 +198,9 @@ def run_pages(options: Any) -> None:
     publish(options, [pages.cost_cells(costs, slices)], found)
 
 
-def run_observer(options: Any) -> None:
+def run_observer(options: Options) -> None:
     """Measure the observer's cost for the scheduler, with all pages closed."""
+    assert options.observer is not None
     from benchmarks.scheduler import pages  # needs bokeh
 
     part = pages.share(options.observer)
@@ -206,8 +209,9 @@ def run_observer(options: Any) -> None:
     publish(options, [observer_cost.cells(pairs)], {"share": part, "pairs": pairs})
 
 
-def run_soak(options: Any) -> None:
+def run_soak(options: Options) -> None:
     """Run mixed work while workers are killed; see `soak.run`."""
+    assert options.soak is not None
     outcome = soak.run(
         options.soak,
         workers=options.workers,
@@ -221,8 +225,9 @@ def run_soak(options: Any) -> None:
     exit_if(not outcome.passed)
 
 
-def run_chaos(options: Any) -> None:
+def run_chaos(options: Options) -> None:
     """Run mixed work while workers and the network fail; see `chaos_run.run`."""
+    assert options.chaos is not None
     if network_namespaces.is_possible():
         network_namespaces.be_inside()
     every = options.kill_every or fault_injection.KILL_EVERY
@@ -233,7 +238,7 @@ def run_chaos(options: Any) -> None:
     exit_if(not outcome.passed)
 
 
-def run_memory_tight(options: Any) -> None:
+def run_memory_tight(options: Options) -> None:
     """Run workloads that do not fit into memory; a failed run with the plugin is wrong."""
 
     def show(run: memory_tight.TightRun) -> None:
@@ -257,7 +262,7 @@ def run_memory_tight(options: Any) -> None:
     exit_if(any(run.error for run in runs if run.contestant == "default"))
 
 
-def run_least_memory(options: Any) -> None:
+def run_least_memory(options: Options) -> None:
     """Search for the least memory with which workloads pass."""
 
     def show(limit: int, run: memory_tight.TightRun) -> None:
@@ -276,7 +281,7 @@ def run_least_memory(options: Any) -> None:
     publish(options, [least_memory.cells(found)], {"found": list(map(asdict, found))})
 
 
-def run_kernels(options: Any) -> None:
+def run_kernels(options: Options) -> None:
     """Time fused kernels, and the start of a program that compiles them."""
 
     def show(c: comparison.Comparison) -> None:
@@ -290,7 +295,7 @@ def run_kernels(options: Any) -> None:
     publish(options, shown, {"comparisons": list(map(asdict, measured)), "cold": starts})
 
 
-def run_simulated(options: Any) -> None:
+def run_simulated(options: Options) -> None:
     """Simulate workloads with other numbers of workers."""
 
     def show(s: simulated.Simulated) -> None:
@@ -315,7 +320,7 @@ def run_simulated(options: Any) -> None:
     publish(options, shown, {"simulated": list(map(asdict, found))})
 
 
-def run_twin(options: Any) -> None:
+def run_twin(options: Options) -> None:
     """Compare real runs with the digital twin's; only a failed real run is wrong."""
     columns = policy_columns(options.policies)
     with tempfile.TemporaryDirectory(prefix="bench-") as scratch:
@@ -328,7 +333,7 @@ def run_twin(options: Any) -> None:
 
 
 #: By option, the experiment that runs instead of the comparison of policies.
-EXPERIMENTS: Mapping[str, Callable[[Any], None]] = {
+EXPERIMENTS: Mapping[str, Callable[[Options], None]] = {
     "memory_tight": run_memory_tight,
     "least_memory": run_least_memory,
     "kernels": run_kernels,

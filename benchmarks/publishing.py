@@ -9,12 +9,13 @@ from typing import Any
 
 import click
 
+from benchmarks.options import Options
 from dask_marsched.bench import command, report
 from dask_marsched.bench.cluster import Setting
 from dask_marsched.bench.workloads import Workload
 
 
-def prepare(options: Any, scratch: Path) -> tuple[tuple[Workload, ...], Setting]:
+def prepare(options: Options, scratch: Path) -> tuple[tuple[Workload, ...], Setting]:
     """Return the selected workloads and the clusters' setting; UsageError for invalid options."""
     selected, parameters = command.prepare(
         options.select, options.kinds, options.size, options.chunk, scratch
@@ -23,7 +24,7 @@ def prepare(options: Any, scratch: Path) -> tuple[tuple[Workload, ...], Setting]
 
 
 def publish(
-    options: Any, tables: Sequence[report.Cells], found: Mapping[str, Any], *notes: str
+    options: Options, tables: Sequence[report.Cells], found: Mapping[str, Any], *notes: str
 ) -> None:
     """Print tables and notes unless empty, and write the files of ``--json`` and ``--markdown``."""
     tables = [table for table in tables if len(table) > 1]

@@ -8,10 +8,10 @@ import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 from benchmarks import suite_tables
 from benchmarks.findings import ROUNDING, ComparingCluster, Findings
+from benchmarks.options import Options
 from benchmarks.programs import runner as programs
 from benchmarks.public import runner as public_suite
 from benchmarks.publishing import exit_if, publish
@@ -24,8 +24,9 @@ from dask_marsched.bench.metrics import STOCK, Measurement, Row
 from dask_marsched.bench.workloads import Workload
 
 
-def run_tpch(options: Any) -> None:
+def run_tpch(options: Options) -> None:
     """Run the queries of TPC-H; a run that failed, gave another result or raised is wrong."""
+    assert options.tpch is not None
     chosen = queries.select(options.tpch, options.names)
     setting = queries.setting(options.workers, options.threads, options.timeout)
     findings = Findings(ROUNDING)
@@ -34,7 +35,7 @@ def run_tpch(options: Any) -> None:
     exit_if(findings.faulty or any(row.failed or row.identical is False for row in rows))
 
 
-def run_programs(options: Any) -> None:
+def run_programs(options: Options) -> None:
     """Run whole programs; one that failed under ours, gave another result or raised is wrong."""
     chosen = programs.select(options.names)
     findings = Findings()
@@ -47,8 +48,9 @@ def run_programs(options: Any) -> None:
     exit_if(findings.faulty or failed or any(row.identical is False for row in rows))
 
 
-def run_public(options: Any) -> None:
+def run_public(options: Options) -> None:
     """Run tests of the public suite under each policy; one that failed under ours is wrong."""
+    assert options.public is not None
     suite, columns = options.public, policy_columns(options.policies)
     tests = public_suite.tests_of(suite, options.names)
     measured = _until_interrupted(
@@ -59,7 +61,7 @@ def run_public(options: Any) -> None:
 
 
 def _measure(
-    options: Any,
+    options: Options,
     chosen: tuple[Workload, ...],
     setting: Setting,
     cluster: type[ComparingCluster],
@@ -74,7 +76,7 @@ def _measure(
 
 
 def _publish(
-    options: Any, measured: Sequence[Measurement], bars: Mapping[str, Bar], *notes: str
+    options: Options, measured: Sequence[Measurement], bars: Mapping[str, Bar], *notes: str
 ) -> list[Row]:
     """Publish the tables of what was measured, failures and notes; return the rows."""
     rows = suite_tables.rows_of(measured)
