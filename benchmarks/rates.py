@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from dask_marsched.host.graph.operation_kinds import TaskOperation
+from dask_marsched.host.twin.operation_kinds import TaskOperation
 from dask_marsched.simulation.costs.derived import RATES
 
 _SIDE = 1024  # a chunk of 8 MiB, the benchmark's typical one

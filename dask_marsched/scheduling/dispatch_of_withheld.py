@@ -66,7 +66,7 @@ class Dispatcher:
         now = time()
         if self.pace.most(now) < self.scheduler.total_nthreads:
             return ROUND_TRIP
-        waits = [t + snapshot.LATENCY - now for t in self._awaited_since.values()]
+        waits = [t + snapshot.LONGEST_WAIT - now for t in self._awaited_since.values()]
         return min([seconds for seconds in waits if seconds > 0], default=math.inf)
 
     def dispatch(self) -> Placed:
@@ -211,7 +211,7 @@ class Dispatcher:
         return offer
 
     def _not_late(self, holders: list[WorkerState]) -> list[WorkerState]:
-        """Leave out the holders that have been waited for longer than `LATENCY` seconds.
+        """Leave out the holders that have been waited for longer than `LONGEST_WAIT` seconds.
 
         They may run a task that takes far longer than its kind.
         """
@@ -219,7 +219,7 @@ class Dispatcher:
             return holders
         now = time()
         since = self._awaited_since
-        return [ws for ws in holders if now - since.setdefault(ws, now) < snapshot.LATENCY]
+        return [ws for ws in holders if now - since.setdefault(ws, now) < snapshot.LONGEST_WAIT]
 
     def _may_wait(
         self, ws: WorkerState, having: int, more: Collection[TaskState], ts: TaskState

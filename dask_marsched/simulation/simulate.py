@@ -15,10 +15,10 @@ from distributed.diagnostics.plugin import SchedulerPlugin
 from tornado.ioloop import IOLoop
 
 from dask_marsched.config import Settings
-from dask_marsched.host.graph.layer_names import layer_names
 from dask_marsched.host.graph.task_order import order_for
 from dask_marsched.host.scheduler.materialization import compress_for
 from dask_marsched.host.twin.graph import TwinGraph, check_keys, read_graph
+from dask_marsched.host.twin.layer_names import layer_names
 from dask_marsched.host.twin.scheduler import (
     TwinScheduler,
     collected_errors,

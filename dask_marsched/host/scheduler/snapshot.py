@@ -31,9 +31,9 @@ _MOST_DEPENDENTS = 32
 _OFTEN = 4
 #: Copying a widely shared input pays if its holders need this many times as long for its tasks.
 _WORTH_COPYING = 2
-#: Seconds that fetching an input takes besides its transfer, as Dask's work stealing assumes; also
-#: the longest wait for a worker that has the inputs.
-LATENCY = 0.1
+#: Longest wait for a worker that has a task's inputs, seconds. Dask's work stealing assumes that
+#: fetching one takes so long besides its transfer.
+LONGEST_WAIT = 0.1
 
 #: Inputs so many times smaller than the largest bind a task to no worker.
 _MUCH_SMALLER = 8
@@ -210,7 +210,7 @@ def awaited_holders(
     """Return the workers for which a withheld task should wait rather than run on `ws`.
 
     They hold its largest inputs and, if no task takes longer than its kind did so far, what they
-    run and as many tasks like this one as are `withheld` with it will be done in `LATENCY`.
+    run and as many tasks like this one as are `withheld` with it will be done in `LONGEST_WAIT`.
     """
     each = duration(ts)
     if each is None:
@@ -231,7 +231,7 @@ def awaited_holders(
         holder
         for holder in holders
         if holder.status == Status.running
-        and holder.occupancy + to_come <= LATENCY * holder.nthreads
+        and holder.occupancy + to_come <= LONGEST_WAIT * holder.nthreads
     ]
 
 

@@ -1,1 +1,1 @@
-"""Private touches of distributed that the digital twin needs."""
+"""Private attributes of dask and distributed that simulations need."""

@@ -9,8 +9,8 @@ from typing import Any
 from dask.utils import key_split
 
 from dask_marsched.host.graph.fused_tasks import targets
-from dask_marsched.host.graph.operation_kinds import TaskOperations
 from dask_marsched.host.graph.result_sizes import chunk_nbytes
+from dask_marsched.host.twin.operation_kinds import TaskOperations
 from dask_marsched.simulation.costs.costs import Costs
 from dask_marsched.simulation.costs.derived import OVERHEAD, derived_seconds, fill_missing_sizes
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import dask
 from dask.utils import parse_bytes
 
-from dask_marsched.host.graph.operation_kinds import TaskOperation, inputs_first, multiplications
+from dask_marsched.host.twin.operation_kinds import TaskOperation, inputs_first, multiplications
 
 #: Seconds that each task takes besides its operations, and each operation besides its amount.
 OVERHEAD, OPERATION = 0.0001, 0.00007

@@ -14,9 +14,9 @@ from dask.utils import key_split
 
 from dask_marsched.core.chunk_sizes import Grid
 from dask_marsched.host.graph.array_layers import ArrayLayers, read_layers
-from dask_marsched.host.graph.temporaries import temporaries
 from dask_marsched.host.twin.graph import check_keys
 from dask_marsched.host.twin.scheduler import expression, materialize
+from dask_marsched.host.twin.temporaries import temporaries
 from dask_marsched.simulation.costs.cost_model import CostModel
 from dask_marsched.simulation.costs.costs import Costs
 from dask_marsched.simulation.costs.held_results import placeholders

@@ -10,7 +10,7 @@ from dask.highlevelgraph import HighLevelGraph, MaterializedLayer
 from distributed import Future, futures_of
 from distributed.comm import get_address_host
 
-from dask_marsched.host.graph.literals import parts_of, placeholder_task
+from dask_marsched.host.twin.literals import parts_of, placeholder_task
 
 #: Numbers of the workers that hold a result; empty if unknown.
 Places = tuple[int, ...]

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from dask.utils import format_bytes, format_time, key_split
 
-from dask_marsched.host.graph.literals import data_nbytes
+from dask_marsched.host.twin.literals import data_nbytes
 from dask_marsched.scheduler_plugin import MarsSchedulerPlugin
 from dask_marsched.simulation.costs.costs import Costs
 from dask_marsched.simulation.costs.graph_facts import GraphFacts

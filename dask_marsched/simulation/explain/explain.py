@@ -9,7 +9,7 @@ from typing import Any
 
 import distributed
 
-from dask_marsched.host.graph.layer_names import layer_names
+from dask_marsched.host.twin.layer_names import layer_names
 from dask_marsched.simulation import isolation
 from dask_marsched.simulation.amounts import read_seconds
 from dask_marsched.simulation.costs.costs import Costs

@@ -8,7 +8,7 @@ from typing import Any
 
 from dask.optimization import cull
 
-from dask_marsched.host.graph.literals import placeholder_data
+from dask_marsched.host.twin.literals import placeholder_data
 from dask_marsched.simulation.costs.graph_facts import GraphFacts
 from dask_marsched.simulation.costs.persisted import PersistedGraph
 

@@ -4,7 +4,7 @@ import pytest
 from dask import delayed
 
 from benchmarks.rates import OPERATIONS
-from dask_marsched.host.graph.operation_kinds import KINDS, TaskOperation, TaskOperations
+from dask_marsched.host.twin.operation_kinds import KINDS, TaskOperation, TaskOperations
 from dask_marsched.host.twin.scheduler import expression, materialize
 from dask_marsched.simulation.costs.derived import (
     CONCATENATION,

@@ -1,4 +1,4 @@
-"""For simulations: finds data in the arguments of tasks, and makes placeholders for results."""
+"""Finds data in the arguments of tasks, and makes placeholders for results."""
 
 from __future__ import annotations
 

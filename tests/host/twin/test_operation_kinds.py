@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from dask.array.reductions import mean_chunk, moment_chunk
 
-from dask_marsched.host.graph.operation_kinds import (
+from dask_marsched.host.twin.operation_kinds import (
     KINDS,
     TaskOperation,
     TaskOperations,

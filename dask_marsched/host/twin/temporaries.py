@@ -1,4 +1,4 @@
-"""For `explain`: estimates the memory of intermediate results inside of fused tasks."""
+"""Estimates the memory of intermediate results inside of fused tasks."""
 
 from __future__ import annotations
 

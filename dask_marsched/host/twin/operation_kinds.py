@@ -1,4 +1,4 @@
-"""For simulations: splits tasks into operations, whose kinds and bytes tell their durations."""
+"""Splits tasks into operations, whose kinds and bytes tell their durations."""
 
 from __future__ import annotations
 

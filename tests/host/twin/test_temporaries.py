@@ -1,8 +1,8 @@
 import dask.array as da
 
 from dask_marsched.host.graph.array_layers import read_layers
-from dask_marsched.host.graph.temporaries import temporaries
 from dask_marsched.host.twin.scheduler import expression, materialize
+from dask_marsched.host.twin.temporaries import temporaries
 
 
 def test_intermediate_results_of_fused_tasks():

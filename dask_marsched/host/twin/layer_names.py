@@ -1,4 +1,4 @@
-"""For simulations: lists layers of collections in an order independent of the hash seed."""
+"""Lists layers of collections in an order independent of the hash seed."""
 
 from __future__ import annotations
 

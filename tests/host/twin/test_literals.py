@@ -2,7 +2,7 @@ import dask
 import dask.array as da
 import numpy as np
 
-from dask_marsched.host.graph.literals import data_nbytes, placeholder_data
+from dask_marsched.host.twin.literals import data_nbytes, placeholder_data
 from dask_marsched.host.twin.scheduler import expression, materialize
 
 

@@ -10,7 +10,7 @@ from dask.array.core import Array
 from dask.delayed import Delayed
 from dask.highlevelgraph import HighLevelGraph
 
-from dask_marsched.host.graph.layer_names import layer_names
+from dask_marsched.host.twin.layer_names import layer_names
 
 
 def _array(name, of):
