@@ -12,7 +12,7 @@ import dask_marsched
 from dask_marsched.config import Settings
 from dask_marsched.host.scheduler import cancellation
 from dask_marsched.scheduler_plugin import MarsSchedulerPlugin
-from tests.compat.harness import planned_cluster
+from tests.harness import planned_cluster
 
 
 def interrupting() -> MarsSchedulerPlugin:

@@ -26,7 +26,7 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
 from dask_marsched.scheduler_plugin import MarsSchedulerPlugin
-from tests.compat.harness import planned_cluster, plugin_of, report_of
+from tests.harness import planned_cluster, plugin_of, report_of
 
 EXAMPLES = int(os.environ.get("MARSCHED_EXAMPLES", "50"))
 SEED = os.environ.get("MARSCHED_SEED")

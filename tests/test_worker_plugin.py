@@ -28,7 +28,7 @@ from dask_marsched.policies.quota import MemoryNeed, MemoryRequest
 from dask_marsched.scheduler_plugin import MarsSchedulerPlugin
 from dask_marsched.status import status
 from dask_marsched.worker_plugin import MarsWorkerPlugin
-from tests.compat.harness import check, planned_cluster, plugin_of, report_of
+from tests.harness import check, planned_cluster, plugin_of, report_of
 from tests.processes import WITHOUT_PACKAGE
 
 MB = 10**6

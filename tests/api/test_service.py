@@ -15,7 +15,7 @@ from dask_marsched.config import Settings
 from dask_marsched.host.web.http import HttpRoutes, serves
 from dask_marsched.scheduler_plugin import MarsSchedulerPlugin
 from tests.api.requests import JSON, WRITABLE, get, refused, request, validate
-from tests.compat.harness import check, planned_cluster, plugin_of
+from tests.harness import check, planned_cluster, plugin_of
 
 
 def held(x, name):

@@ -9,7 +9,7 @@ import pytest
 from distributed import Client, wait
 from distributed.utils_test import async_poll_for
 
-from tests.compat.harness import planned_cluster, report_of
+from tests.harness import planned_cluster, report_of
 
 
 def field(seed: int = 0, size: int = 60, chunk: int = 20) -> da.Array:

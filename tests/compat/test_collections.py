@@ -6,7 +6,7 @@ import dask
 import dask.bag as db
 import pytest
 
-from tests.compat.harness import planned_cluster, report_of
+from tests.harness import planned_cluster, report_of
 
 dd = pytest.importorskip("dask.dataframe")
 pd = pytest.importorskip("pandas")

@@ -13,7 +13,7 @@ from distributed.core import Status
 from distributed.utils_test import async_poll_for, inc
 
 from dask_marsched.scheduler_plugin import MarsSchedulerPlugin
-from tests.compat.harness import planned_cluster, plugin_of
+from tests.harness import planned_cluster, plugin_of
 
 FOUR_WORKERS = [("127.0.0.1", 1)] * 4
 

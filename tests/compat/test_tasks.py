@@ -24,7 +24,7 @@ from distributed import (
 )
 from distributed.utils_test import async_poll_for, div, inc
 
-from tests.compat.harness import planned_cluster, plugin_of, report_of
+from tests.harness import planned_cluster, plugin_of, report_of
 
 
 def where() -> str:

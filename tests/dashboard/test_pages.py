@@ -17,7 +17,7 @@ import dask_marsched
 from dask_marsched.config import Settings
 from dask_marsched.dashboard.service import DashboardService
 from dask_marsched.scheduler_plugin import MarsSchedulerPlugin
-from tests.compat.harness import plugin_of
+from tests.harness import plugin_of
 from tests.processes import dask_command
 
 NAMES = ("plan", "operands", "memory", "transfers", "kernels", "faults")

@@ -17,7 +17,7 @@ from dask_marsched.dashboard.plan import PlanPane
 from dask_marsched.dashboard.transfers import TransfersPane
 from dask_marsched.monitoring.palette import SET, STATES, colours
 from dask_marsched.scheduler_plugin import MarsSchedulerPlugin
-from tests.compat.harness import planned_cluster, plugin_of
+from tests.harness import planned_cluster, plugin_of
 
 
 def updated(pane):

@@ -14,7 +14,7 @@ from distributed.utils_test import async_poll_for, gen_cluster, inc
 from dask_marsched.config import Settings
 from dask_marsched.core.operand import State
 from dask_marsched.scheduler_plugin import MarsSchedulerPlugin
-from tests.compat.harness import planned_cluster, plugin_of
+from tests.harness import planned_cluster, plugin_of
 
 
 def observer_of(s):

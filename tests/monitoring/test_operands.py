@@ -14,7 +14,7 @@ import dask_marsched
 from dask_marsched.core.operand import State, state_of
 from dask_marsched.host.scheduler.operand_states import operand_history
 from dask_marsched.host.worker.interrupts import ExecutionInterrupted
-from tests.compat.harness import planned_cluster
+from tests.harness import planned_cluster
 
 
 def fail(x):

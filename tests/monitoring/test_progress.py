@@ -19,7 +19,7 @@ import dask_marsched
 from dask_marsched.monitoring import progress_feed
 from dask_marsched.monitoring.progress import Listener, ProgressView
 from dask_marsched.monitoring.progress_feed import ProgressTracker
-from tests.compat.harness import check, planned_cluster
+from tests.harness import check, planned_cluster
 
 
 class Terminal(io.StringIO):

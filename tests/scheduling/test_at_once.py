@@ -6,7 +6,7 @@ from distributed import Lock
 from distributed.utils_test import async_poll_for, gen_cluster, inc
 
 from dask_marsched.scheduler_plugin import MarsSchedulerPlugin
-from tests.compat.harness import check
+from tests.harness import check
 
 
 def _locked(i, lock):

@@ -10,7 +10,7 @@ import pytest
 from distributed import scheduler as scheduler_module
 from distributed.utils_test import async_poll_for
 
-from tests.compat.harness import planned_cluster
+from tests.harness import planned_cluster
 
 
 @pytest.mark.extended

@@ -15,7 +15,7 @@ from dask_marsched.policies.dispatch_pace import ROUND_TRIP, SCHEDULER_TIME, SUR
 from dask_marsched.scheduler_plugin import MarsSchedulerPlugin
 from dask_marsched.scheduling import dispatch_of_withheld
 from dask_marsched.simulation import Costs, SimulationReport, simulate
-from tests.compat.harness import planned_cluster
+from tests.harness import planned_cluster
 
 WORKERS = 100
 #: Seconds for an operand with which the scheduler bounds nothing.

@@ -13,7 +13,7 @@ from dask_marsched.config import Settings
 from dask_marsched.host.scheduler import adoption
 from dask_marsched.host.scheduler.adopters import KEPT
 from dask_marsched.scheduler_plugin import MarsSchedulerPlugin
-from tests.compat.harness import planned_cluster, plugin_of
+from tests.harness import planned_cluster, plugin_of
 
 
 @planned_cluster()

@@ -8,7 +8,7 @@ from distributed import Status, Worker
 from distributed.utils_test import async_poll_for, gen_cluster, inc
 
 from dask_marsched.scheduler_plugin import MarsSchedulerPlugin
-from tests.compat.harness import check, planned_cluster
+from tests.harness import check, planned_cluster
 
 
 @pytest.mark.parametrize("saturation", [1.0, float("inf")])

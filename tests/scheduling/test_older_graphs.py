@@ -5,7 +5,7 @@ import pytest
 from distributed import Event
 from distributed.utils_test import async_poll_for, inc
 
-from tests.compat.harness import check, planned_cluster
+from tests.harness import check, planned_cluster
 
 
 def held(i):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from distributed import Client, Event, Scheduler, Worker, wait
 
-from tests.compat.harness import check, planned_cluster
+from tests.harness import check, planned_cluster
 from tests.scheduling.test_unneeded_replicas import joined, runs, submit, value_at
 
 TWO_WORKERS = [("127.0.0.1", 2)] * 2

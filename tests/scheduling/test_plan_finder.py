@@ -15,8 +15,8 @@ from dask_marsched.fallbacks.counters import Counters
 from dask_marsched.policies.planning.plan_search import Search
 from dask_marsched.scheduling import plan_finder
 from dask_marsched.scheduling.plan_finder import PlanFinder
-from tests.compat.harness import planned_cluster, plugin_of, report_of
 from tests.graphs import pairwise
+from tests.harness import planned_cluster, plugin_of, report_of
 
 WORKERS = [WorkerSlot("a", 1), WorkerSlot("b", 1)]
 GRAPH = pairwise(4)

@@ -17,8 +17,8 @@ from dask_marsched.host.scheduler import snapshot
 from dask_marsched.policies.assignment import BoundedUnits, DepthFirst
 from dask_marsched.scheduling.plan_finder import PlanFinder
 from dask_marsched.scheduling.planner import Planner
-from tests.compat.harness import check, planned_cluster, plugin_of
 from tests.graphs import pairwise
+from tests.harness import check, planned_cluster, plugin_of
 
 TWO_WORKERS = [("127.0.0.1", 1)] * 2
 SLOTS = [WorkerSlot("a", 1), WorkerSlot("b", 1)]

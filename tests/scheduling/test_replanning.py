@@ -10,7 +10,7 @@ from distributed import Client, Event, Scheduler, Worker, wait
 from distributed.utils_test import async_poll_for, inc
 
 from dask_marsched.host.scheduler import snapshot
-from tests.compat.harness import planned_cluster, report_of
+from tests.harness import planned_cluster, report_of
 
 
 @dask.delayed

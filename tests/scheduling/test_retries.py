@@ -13,7 +13,7 @@ from distributed.utils_test import async_poll_for, inc
 import dask_marsched
 from dask_marsched.config import Settings
 from dask_marsched.scheduler_plugin import MarsSchedulerPlugin
-from tests.compat.harness import THREE_WORKERS, planned_cluster, plugin_of, report_of
+from tests.harness import THREE_WORKERS, planned_cluster, plugin_of, report_of
 
 
 def retrying_cluster(nthreads=THREE_WORKERS, most=2, delay=0.01):

@@ -14,7 +14,7 @@ from distributed.utils_test import async_poll_for
 from dask_marsched.scheduling.dispatch_of_withheld import Dispatcher, Placed
 from dask_marsched.scheduling.free_slots import in_progress
 from dask_marsched.simulation import Costs, simulate
-from tests.compat.harness import planned_cluster
+from tests.harness import planned_cluster
 
 
 def _tasks_of_workers(

@@ -13,7 +13,7 @@ from distributed.utils_test import async_poll_for, inc
 from dask_marsched.host.scheduler.snapshot import awaited_holders
 from dask_marsched.policies.withholding import UnitQueues
 from dask_marsched.scheduler_plugin import MarsSchedulerPlugin
-from tests.compat.harness import check, planned_cluster
+from tests.harness import check, planned_cluster
 
 
 @planned_cluster([("127.0.0.1", 1)] * 2)

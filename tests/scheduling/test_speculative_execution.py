@@ -17,7 +17,7 @@ from dask_marsched.policies import stragglers
 from dask_marsched.scheduler_plugin import MarsSchedulerPlugin
 from dask_marsched.simulation import simulate
 from dask_marsched.simulation.costs.costs import Costs
-from tests.compat.harness import check, planned_cluster, plugin_of
+from tests.harness import check, planned_cluster, plugin_of
 
 TWO_WORKERS = [("127.0.0.1", 1)] * 2
 #: Nobody else moves anything.

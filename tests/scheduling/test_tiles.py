@@ -8,7 +8,7 @@ from distributed.utils_test import async_poll_for
 from dask_marsched.policies.planning import tiles
 from dask_marsched.policies.planning.plan_search import Search
 from dask_marsched.scheduling import plan_finder
-from tests.compat.harness import planned_cluster, plugin_of
+from tests.harness import planned_cluster, plugin_of
 
 
 def matrix(seed):

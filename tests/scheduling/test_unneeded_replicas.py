@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from dask_marsched.host.batched_messages import FINISHED
 from dask_marsched.scheduler_plugin import MarsSchedulerPlugin
 from dask_marsched.scheduling.unneeded_replicas import UnneededReplicas
-from tests.compat.harness import check, our_failures, planned_cluster, plugin_of
+from tests.harness import check, our_failures, planned_cluster, plugin_of
 
 TWO_WORKERS = [("127.0.0.1", 1)] * 2
 THREE_WORKERS = [("127.0.0.1", 1)] * 3

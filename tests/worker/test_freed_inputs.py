@@ -5,7 +5,7 @@ from distributed import wait
 from distributed.utils_test import async_poll_for, inc
 from distributed.worker_state_machine import ComputeTaskEvent, FreeKeysEvent
 
-from tests.compat.harness import planned_cluster
+from tests.harness import planned_cluster
 
 
 def asked_for(worker, run_id):

@@ -12,7 +12,7 @@ from dask_marsched.config import Settings
 from dask_marsched.kernels import backends
 from dask_marsched.scheduler_plugin import MarsSchedulerPlugin
 from dask_marsched.status import status
-from tests.compat.harness import planned_cluster, plugin_of, report_of
+from tests.harness import planned_cluster, plugin_of, report_of
 
 ONE = [("127.0.0.1", 1)]
 

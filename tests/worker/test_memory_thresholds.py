@@ -12,7 +12,7 @@ from distributed.utils_test import async_poll_for, gen_cluster, inc
 
 from dask_marsched.config import Settings
 from dask_marsched.scheduler_plugin import MarsSchedulerPlugin
-from tests.compat.harness import planned_cluster
+from tests.harness import planned_cluster
 
 ONE = [("127.0.0.1", 1)]
 GB = 10**9

@@ -12,7 +12,7 @@ from distributed.utils_test import gen_cluster
 
 from dask_marsched import MarsSchedulerPlugin
 from dask_marsched.host.graph import blockwise_tasks
-from tests.compat.harness import report_of
+from tests.harness import report_of
 
 
 def _ones(shape=(20, 20), chunks=5):

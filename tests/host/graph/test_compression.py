@@ -33,7 +33,7 @@ from dask_marsched.host.graph.task_order import order_and_free
 from dask_marsched.policies.compression import compress
 from dask_marsched.scheduler_plugin import MarsSchedulerPlugin
 from dask_marsched.simulation import simulate
-from tests.compat.harness import check, planned_cluster, report_of
+from tests.harness import check, planned_cluster, report_of
 
 subgraphs = partial(planned_cluster, plugin=lambda: MarsSchedulerPlugin(fusion="subgraphs"))
 chains = partial(planned_cluster, plugin=lambda: MarsSchedulerPlugin(fusion="chains"))

@@ -25,7 +25,7 @@ from dask_marsched.host.graph.fused_tasks import (
 )
 from dask_marsched.host.graph.result_sizes import ChunkSizes
 from dask_marsched.scheduler_plugin import MarsSchedulerPlugin
-from tests.compat.harness import planned_cluster
+from tests.harness import planned_cluster
 
 ONES = da.ones((4, 4), chunks=2)
 

@@ -23,7 +23,7 @@ from distributed.utils_test import captured_logger, gen_cluster
 
 from dask_marsched.host.graph.task_order import order_for, repeatable_order
 from dask_marsched.scheduler_plugin import MarsSchedulerPlugin
-from tests.compat.harness import planned_cluster, report_of
+from tests.harness import planned_cluster, report_of
 
 PLUGIN = "marsched"
 TWO_WORKERS = [("127.0.0.1", 1)] * 2

@@ -17,7 +17,7 @@ from dask_marsched.policies.ordering import DaskOrder
 from dask_marsched.policies.placement import MostBytes
 from dask_marsched.policies.withholding import UnitQueues
 from dask_marsched.scheduler_plugin import MarsSchedulerPlugin
-from tests.compat.harness import check, planned_cluster, plugin_of, report_of
+from tests.harness import check, planned_cluster, plugin_of, report_of
 
 TWO_WORKERS = [("127.0.0.1", 1)] * 2
 

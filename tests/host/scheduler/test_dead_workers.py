@@ -10,7 +10,7 @@ from distributed.comm import CommClosedError
 from distributed.utils_test import async_poll_for, gen_cluster, inc
 
 from dask_marsched.host.scheduler.adoption import Adoption
-from tests.compat.harness import planned_cluster
+from tests.harness import planned_cluster
 
 
 @contextmanager

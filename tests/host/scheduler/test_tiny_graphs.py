@@ -9,7 +9,7 @@ from distributed import scheduler as scheduler_module
 from distributed.utils_test import inc
 
 from dask_marsched.host.scheduler import materialization
-from tests.compat.harness import check, planned_cluster
+from tests.harness import check, planned_cluster
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from distributed import Event, Scheduler, Worker
 from distributed.utils_test import async_poll_for, inc
 
 from dask_marsched.host.scheduler import snapshot
-from tests.compat.harness import planned_cluster
+from tests.harness import planned_cluster
 
 ONE_WORKER = [("127.0.0.1", 1)]
 

@@ -19,7 +19,7 @@ from distributed.utils_test import async_poll_for, gen_cluster, inc
 from dask_marsched.config import Settings
 from dask_marsched.host.worker.interrupts import ExecutionInterrupted, Guard, lost_interrupts
 from dask_marsched.scheduler_plugin import MarsSchedulerPlugin
-from tests.compat.harness import planned_cluster
+from tests.harness import planned_cluster
 
 STARTED: dict[object, threading.Event] = {}
 

@@ -36,7 +36,7 @@ from dask_marsched.host.worker.plain_replies import is_plain
 from dask_marsched.host.worker.task_runs import misfits
 from dask_marsched.scheduler_plugin import MarsSchedulerPlugin
 from dask_marsched.worker_plugin import MarsWorkerPlugin
-from tests.compat.harness import planned_cluster, report_of
+from tests.harness import planned_cluster, report_of
 
 ONE = [("127.0.0.1", 1)]
 #: What tasks do besides returning their number, by that number.
