@@ -156,14 +156,18 @@ class _Sums(_Reduced):
         self, values: list[Any], evaluate: Evaluate, known: dict[int, Any] | None = None
     ) -> tuple[Any, Any]:
         """Return the sums, and the number of elements in each. Appends to the values."""
-        shape = self.empty(values).shape
+        # as in Dask before the sums: halves may overflow, of which NumPy warns each time
+        count: Any = None if self.found.counts else self._counted(self.empty(values).shape)
         total, *counted = evaluate(self.chosen(values), values, known)
         if counted:
             return total, _stored_once(counted[0])
-        count = self._count(shape)
         # a caller may write to the array that it gets
         shared = not isinstance(count, np.ndarray) or not count.flags.writeable
         return total, count if shared else count.copy()
+
+    def _counted(self, shape: tuple[int, ...]) -> Any:
+        small = self.count_dtype is not None and np.dtype(self.count_dtype).char == "e"
+        return self._new_count(shape) if small else self._count(shape)
 
     def _new_count(self, shape: tuple[int, ...]) -> Any:
         named = {} if self.count_dtype is None else {"dtype": np.dtype(self.count_dtype)}
@@ -213,7 +217,8 @@ class Moment(_Sums):
         if not self.found.keepdims and self.found.axes is not None:
             raise NotUnderstoodError("a mean that cannot be broadcast")
         if self._kept is not None:
-            typed(self._kept.expression, (dtype,))  # the values are gone if this raises later
+            # the values are gone if this raises later
+            self._kept.check(dtype, len(self.empty(values).shape))
             kept = OwnedValues(evaluate(self.elementwise, values))
             return self._kept.run(kept, task, evaluate)
         # values that NumPy computes for the sum are used again for the squares
@@ -228,6 +233,13 @@ class Moment(_Sums):
         values += [mean, 2, *self.more_literals]
         squares = evaluate(self.squares, values, known)[0]
         return {"total": total, "n": count, "M": np.stack([squares], axis=-1)}
+
+    def check(self, dtype: np.dtype[Any], ndim: int) -> None:
+        """Raise a NotUnderstoodError if arrays of this kind cannot be reduced."""
+        typed(self.expression, (dtype, *map(type, self.literals)))
+        axes = range(ndim) if self.found.axes is None else self.found.axes
+        if not axes or len(set(axes)) < len(axes) or any(axis >= ndim for axis in axes):
+            raise NotUnderstoodError("axes that are not there, or none")
 
     @staticmethod
     def _whole(count: Any) -> Any:

@@ -19,6 +19,7 @@ from dask._task_spec import GraphNode, Task
 
 from dask_marsched.host.kernels.partial_results import (
     UnfitError,
+    draw,
     flat,
     nesting,
     proven,
@@ -179,8 +180,7 @@ class _Drawn:
     def __call__(self, array: Any) -> Any:
         between = (min(length, _TRIED_LENGTH) for length in array.shape[1:-1])
         drawn = np.empty_like(array, shape=(_TRIED, *between, array.shape[-1]))
-        sizes = 10.0 ** self._random.integers(-3, 4, drawn.shape)
-        drawn[...] = self._random.choice([-1.0, 1.0, 0.0, -0.0], drawn.shape) * sizes
+        drawn[...] = draw(self._random, drawn.shape, drawn.dtype)
         return drawn
 
 
