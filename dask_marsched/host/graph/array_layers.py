@@ -26,9 +26,10 @@ from dask_marsched.host.graph.reduction_stages import (
 
 _CHUNK_TYPES = frozenset({"numpy.ndarray", "numpy.ma.MaskedArray"})
 #: Functions whose result sizes depend on values, though Dask annotates the input's chunks.
-_DATA_DEPENDENT = frozenset(
-    {"_unique_internal", "bincount", "getitem_variadic", "slice_with_int_dask_array", "unique"}
-)
+_DATA_DEPENDENT = frozenset({
+    "_inner_apply_along_axis", "_unique_internal", "bincount", "getitem_variadic",
+    "slice_with_int_dask_array", "unique",
+})  # fmt: skip
 _TASKS_A_CHUNK = 8  #: Of layers that are neither blockwise nor materialized.
 _NONE_NBYTES = sys.getsizeof(None)
 #: Functions of NumPy and Dask that return fresh memory whatever strides their inputs have.
@@ -236,7 +237,8 @@ def _scalar_grid(dtype: np.dtype[Any], layer: Layer | None) -> Grid:
     certain = (
         isinstance(layer, Blockwise)
         and bool(layer.numblocks)
-        and dtype.kind != "b"  # two strings compare to a bool of Python
+        # two strings compare to a bool of Python; scalars of strings have the size of their value
+        and dtype.kind not in "bUSV"
         and _returns_scalar(innermost(layer.task.func, layer.task.kwargs))
     )
     return Grid((), _scalar_nbytes(dtype), certain=certain)
@@ -304,8 +306,11 @@ def innermost(func: Any, kwargs: Mapping[str, Any] | None = None) -> Any:
     while True:
         if getattr(func, "__name__", "") == "_enforce_dtype" and kwargs:
             func, kwargs = kwargs.get("enforce_dtype_function"), None
-        elif isinstance(func, functools.partial) or hasattr(func, "_partial"):
+        elif isinstance(func, functools.partial):
             func = func.func
+        # what `toolz.curry` returns; other objects may have any attribute
+        elif isinstance(getattr(func, "_partial", None), functools.partial):
+            func = func._partial.func
         else:
             return func
 

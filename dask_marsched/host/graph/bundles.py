@@ -7,11 +7,20 @@ import operator
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 from dask._task_spec import GraphNode, Task, TaskRef, _identity_cast
 from dask.typing import Key
 from dask.utils import key_split
 
+from dask_marsched.host.graph.array_layers import innermost
+from dask_marsched.host.graph.function_effects import called_functions
 from dask_marsched.host.graph.result_sizes import ChunkSizes
+
+#: Modules whose functions do not fail for some values, as those of linear algebra do.
+_SAFE = frozenset({
+    "_operator", "dask.array.chunk", "dask.array.core", "dask.array.overlap",
+    "dask.array.reductions", "numpy", "operator",
+})  # fmt: skip
 
 
 def bundled(
@@ -47,6 +56,17 @@ def bundled(
         if own_picks:
             left[key] = node.substitute(own_picks)
     return left | made, stand_for
+
+
+def is_safe(node: Any) -> bool:
+    """Whether a task fails for no values: it selects, copies, computes by element or reduces."""
+    if not isinstance(node, Task):
+        return False
+    functions = map(innermost, called_functions(node))
+    return all(
+        isinstance(function, np.ufunc) or getattr(function, "__module__", None) in _SAFE
+        for function in functions
+    )
 
 
 def bundled_in(node: Any) -> list[Key]:

@@ -10,16 +10,16 @@ from graphlib import CycleError
 from typing import Any
 
 from dask._task_spec import DataNode, GraphNode
-from dask.sizeof import sizeof
 from dask.typing import Key
 from dask.utils import key_split
 from distributed.scheduler import Scheduler, TaskState
+from distributed.sizeof import safe_sizeof
 
 from dask_marsched.core.graph import OperandGraph
 from dask_marsched.core.memoization import MOST_OPERANDS
 from dask_marsched.fallbacks.counters import Counters
 from dask_marsched.host.graph import fused_tasks
-from dask_marsched.host.graph.bundles import bundled, bundled_in
+from dask_marsched.host.graph.bundles import bundled, bundled_in, is_safe
 from dask_marsched.host.graph.fused_tasks import Joinable, join
 from dask_marsched.host.graph.numbering import canonically_numbered, numbered
 from dask_marsched.host.graph.result_sizes import ChunkSizes
@@ -134,7 +134,9 @@ class GraphCompression(ArrivingGraphs):
         keys, found = self._group(request, dsk, annotations, sizes)
         # Annotations refer to keys, which bundles would change.
         if found.bundles and not _annotated(annotations, request):
-            chosen = [[keys[i] for i in bundle] for bundle in found.bundles]
+            # a task that fails takes its siblings with it
+            safe = [[keys[i] for i in b if is_safe(dsk[keys[i]])] for b in found.bundles]
+            chosen = [bundle for bundle in safe if len(bundle) > 1]
             with_bundles, bundles = bundled(dsk, chosen, sizes)
             others, other = self._group(request, with_bundles, annotations, sizes)
             if len(set(other.heads)) < len(set(found.heads)):  # otherwise that saves no tasks
@@ -183,7 +185,7 @@ class GraphCompression(ArrivingGraphs):
             else:
                 roles.append(VISIBLE if key in wanted else FREE)
             uncertain.append(fit == fused_tasks.UNCERTAIN)
-        kinds = _kinds(keys, annotations, request)
+        kinds = _kinds(keys, dsk, annotations, request)
         nbytes, sized = _sizes(keys, dsk, sizes, known)
         if not self.subgraphs:
             graph = OperandGraph(keys, inputs, nbytes, sized)
@@ -342,7 +344,7 @@ def _sizes(
                 if ts is not None:
                     size = ts.nbytes
                 elif isinstance(node, DataNode):
-                    size = sizeof(node.value)
+                    size = safe_sizeof(node.value)
         nbytes.append(size)
     flags = bytes(size >= 0 for size in nbytes)
     if 0 in flags:
@@ -374,7 +376,10 @@ def _annotated(annotations: Mapping[str, Mapping[Key, Any]], request: Compressio
 
 
 def _kinds(
-    keys: list[Key], annotations: Mapping[str, Mapping[Key, Any]], request: CompressionRequest
+    keys: list[Key],
+    dsk: Mapping[Key, GraphNode],
+    annotations: Mapping[str, Mapping[Key, Any]],
+    request: CompressionRequest,
 ) -> list[int]:
     """Return a number for each task; tasks with equal annotations share it."""
     if not _annotated(annotations, request):
@@ -388,7 +393,7 @@ def _kinds(
         numbers.setdefault(
             (
                 *(repr(table[key]) if key in table else "" for table in tables),
-                *(repr(call(key)) for call in calls),
+                *(repr(call(key)) if key in dsk else "" for call in calls),
             ),
             len(numbers),
         )

@@ -49,12 +49,15 @@ def describe_effects(function: Any) -> Iterator[str]:
         yield "coroutines: they take a thread like other tasks"
     if (function.__module__ or "").startswith(("dask.", "distributed.")):
         return
-    for name in _names(code):
+    names = _names(code)
+    for name in names:
         if name in _SIDE_EFFECTS:
             yield _SIDE_EFFECTS[name]
         elif name in _COORDINATION:
             value = function.__globals__.get(name)
-            if getattr(value, "__module__", "").startswith("distributed."):
+            # imported in the function, or an attribute of the module
+            is_inside = value is None and "distributed" in names
+            if is_inside or getattr(value, "__module__", "").startswith("distributed."):
                 yield f"tasks that wait for each other (distributed.{name}): they do not wait"
 
 
@@ -77,12 +80,26 @@ def within_reach(function: Any, inner: Any, global_too: bool) -> Iterator[Any]:
                 yield inner.__globals__.get(name)
     elif isinstance(inner, types.MethodType):
         yield from (inner.__func__, getattr(inner.__self__, "__dict__", None))
+        if global_too:
+            yield from _other_methods(inner.__self__, inner.__func__)
+    elif isinstance(inner, type):
+        if global_too and inner.__module__ != "builtins":
+            yield from (value for value in vars(inner).values() if callable(value))
     else:
         if type(inner).__module__.startswith(("toolz.", "cytoolz.")):  # what `compose` has made
             yield from (getattr(inner, name, None) for name in ("first", "funcs"))
         yield getattr(inner, "__dict__", None)
         if global_too:
             yield type(inner).__call__
+            yield from _other_methods(inner, type(inner).__call__)
+
+
+def _other_methods(owner: Any, method: Any) -> Iterator[Any]:
+    """Yield the methods of an object that one of its methods may call: those that it names."""
+    code = getattr(method, "__code__", None)
+    if isinstance(code, types.CodeType):
+        for name in _names(code):
+            yield getattr(type(owner), name, None)
 
 
 @functools.lru_cache(4096)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
+import dask.utils
 import numpy as np
 from dask._task_spec import (
     Alias,
@@ -21,6 +23,7 @@ from dask.typing import Key
 from dask_marsched.host.graph.array_layers import innermost
 from dask_marsched.host.graph.bundles import bundled_in
 from dask_marsched.host.graph.function_effects import describe_effects, within_reach
+from dask_marsched.host.graph.task_effects import Effects, method_effects
 
 #: Verdicts of `Joinable`: the task is never fused; its duration is unknown, since it calls a
 #: user's function; its duration follows from the bytes that it reads and writes.
@@ -150,9 +153,12 @@ class Joinable:
         module = getattr(inner, "__module__", None) or type(inner).__module__ or ""
         package = module.partition(".")[0]
         verdict = CERTAIN if package in _OF_ARRAYS else UNCERTAIN
+        if isinstance(inner, dask.utils.methodcaller | operator.methodcaller):
+            # which may be a method of a user's object, of which nothing is known
+            return CERTAIN if method_effects(inner) is not Effects.UNKNOWN else ALONE
         if package == "distributed" or any(describe_effects(function)):
             verdict = ALONE
-        elif type(inner) is not type:
+        else:
             users = verdict == UNCERTAIN
             verdict = min(verdict, self._held(within_reach(function, inner, users), _DEPTH))
         return verdict

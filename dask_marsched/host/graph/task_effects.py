@@ -27,7 +27,7 @@ _LIBRARIES = frozenset({
 })  # fmt: skip
 _BUILTINS = frozenset({
     "abs", "all", "any", "bool", "bytes", "complex", "dict", "divmod", "enumerate", "filter",
-    "float", "frozenset", "getattr", "int", "isinstance", "len", "list", "map", "max", "min",
+    "float", "frozenset", "int", "isinstance", "len", "list", "map", "max", "min",
     "object", "pow", "range", "reversed", "round", "set", "slice", "sorted", "str", "sum",
     "tuple", "type", "zip",
 })  # fmt: skip
@@ -37,7 +37,9 @@ _WRITES = (
     *("tofile", "unlink", "upload", "writ"),
 )
 #: Whole words in the names of functions that change arrays, submit tasks or append to files.
-_PUTS = frozenset({"copyto", "place", "put", "putmask", "compute", "persist", "partition"})
+_PUTS = frozenset(
+    {"copyto", "place", "put", "putmask", "compute", "persist", "partition", "fill", "pop"}
+)
 #: Words after ``to_`` in the names of functions that convert without writing.
 _CONVERTED_TO = frozenset({
     "array", "arrow", "container", "datetime", "dense", "dict", "frame", "list", "numeric",
@@ -133,12 +135,9 @@ class _EffectsReader:
         if isinstance(function, functools.partial):
             return self._all(function.func, function.args, function.keywords)
         if isinstance(function, dask.utils.methodcaller):
-            return _method(function.method)
+            return method_effects(function)
         if isinstance(function, operator.methodcaller):
-            made, given = cast("tuple[Any, tuple[Any, ...]]", function.__reduce__())
-            if isinstance(made, functools.partial):
-                given = (*made.args, *given, made.keywords)
-            return min(_method(given[0]), self._all(*given[1:]))
+            return min(method_effects(function), self._all(*_given(function)[1:]))
         if isinstance(function, types.MethodType):
             return self._all(function.__func__, function.__self__)
         if isinstance(function, np.ufunc):
@@ -155,8 +154,20 @@ def _package(value: Any) -> str:
     return (getattr(type(value), "__module__", None) or "").partition(".")[0]
 
 
-def _method(name: str) -> Effects:
-    """Return the effects of a method of arrays or frames, by its name."""
+def _given(caller: operator.methodcaller) -> tuple[Any, ...]:
+    """Return the name of the method that it calls, and its arguments."""
+    made, given = cast("tuple[Any, tuple[Any, ...]]", caller.__reduce__())
+    if isinstance(made, functools.partial):
+        given = (*made.args, *given, made.keywords)
+    return given
+
+
+def method_effects(caller: Any) -> Effects:
+    """Return the effects of a method of arrays or frames, by its name.
+
+    ``caller`` is a `dask.utils.methodcaller` or `operator.methodcaller`.
+    """
+    name = caller.method if isinstance(caller, dask.utils.methodcaller) else _given(caller)[0]
     pandas = sys.modules.get("pandas")
     frames = [getattr(pandas, of, None) for of in ("DataFrame", "Series", "Index")]
     known = any(hasattr(owner, name) for owner in (np.ndarray, *frames))

@@ -125,6 +125,8 @@ class TaskSizes:
         """Describe the results of functions that need their layer or a single argument."""
         func, args = node.func, node.args
         name = getattr(func, "__name__", "")
+        if _called(func)[0].partition(".")[0] not in ("dask", "operator", "_operator"):
+            name = ""  # a user's function may have the same name
         if name == "_identity" and len(args) == 1:
             return self._of_argument(args[0], inner, depth)
         grid = self._grid(key)
@@ -174,7 +176,8 @@ class TaskSizes:
         grid = self._grid(key)
         if grid is not None and not grid.lengths and source.shape and _selects_one(index):
             scalar = self._of_layer(key)
-            return None if scalar is None else scalar._replace(certain=source.certain)
+            sized = source.certain and source.kind not in "USV"
+            return None if scalar is None else scalar._replace(certain=sized)
         chunk = sliced(func, source, index)
         asarray = node.args[2] if len(node.args) > 2 else node.kwargs.get("asarray")
         if chunk is not None and source.stored and asarray is False:

@@ -7,6 +7,7 @@ import operator
 import dask
 import dask.array as da
 import numpy as np
+import pytest
 from dask._task_spec import DataNode, Task, TaskRef
 
 from dask_marsched.host.graph.bundles import bundled
@@ -77,3 +78,17 @@ async def test_a_bundled_slice_can_be_requested_later(c, s, *workers):
     first, second = x[:1], x[1:2]
     assert await c.compute(first.sum() + second.sum()) == 1600
     np.testing.assert_array_equal(await c.compute(first), np.full((1, 400), 2.0))
+
+
+@subgraphs()
+async def test_a_task_that_fails_takes_no_other_result_with_it(c, s, *workers):
+    x = await c.persist(da.ones((800, 800), chunks=(200, 200)))
+    blocks = [x.blocks[i, j] for i in range(4) for j in range(4)]
+    good = da.concatenate([block[:2, :2] for block in blocks]).sum()
+    bad = da.concatenate(
+        [block[2:4, 2:4].map_blocks(np.linalg.inv, dtype=float) for block in blocks]
+    ).sum()
+    of_good, of_bad = c.compute([good, bad])
+    assert await of_good == 64
+    with pytest.raises(np.linalg.LinAlgError):
+        await of_bad

@@ -470,3 +470,21 @@ def test_products_that_form_tiles_are_not_fused() -> None:
     report = simulate(da.cov(x), workers=8, isolated=False, timeline=False)
     # Fusing the products on the diagonal of the 64 x 8 would break up the grid.
     assert "sum + sum-partial" not in report.plugin["fusion"]["expressions"]
+
+
+class Failing:
+    def __sizeof__(self):
+        raise ZeroDivisionError
+
+
+@subgraphs()
+async def test_annotations_and_sizes_that_fail_for_other_tasks(c, s, *workers):
+    external = c.submit(inc, 1, key="external")
+    last = delayed(inc)(external, dask_key_name="n-0")
+    for number in (1, 2):
+        last = delayed(inc)(last, dask_key_name=f"n-{number}")
+    priorities = {f"n-{number}": 1 for number in range(3)}
+    with dask.annotate(priority=lambda key: priorities[key]):
+        assert await c.compute(last, optimize_graph=False) == 5
+    held = delayed(Failing(), pure=False)
+    assert await c.compute(delayed(lambda x: 1)(delayed(lambda x: x)(held))) == 1

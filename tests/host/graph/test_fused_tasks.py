@@ -1,15 +1,18 @@
 """Which tasks may be fused with others."""
 
+import operator
 from functools import partial
 from typing import Any
 
 import dask
 import dask.array as da
 import dask.bag as db
+import distributed
 import numpy as np
 import pytest
 from dask._task_spec import Alias, DataNode, GraphNode, List, Task, TaskRef, convert_legacy_graph
 from dask.delayed import delayed
+from dask.utils import methodcaller
 from distributed import Event, get_client, get_worker, secede, worker_client
 from tlz import compose
 
@@ -266,3 +269,68 @@ def test_the_tasks_in_a_fused_one_are_told():
     assert tasks_in(join("sum", [bundle, first, second], bundles))[:2] == ["x", "y"]
     assert targets(x) == {"z": "y"}
     assert targets({"z": x["z"]}) == {}
+
+
+def waits_for_what_it_imports(x: int) -> int:
+    from distributed import Event
+
+    Event("go").wait()
+    return x
+
+
+def waits_for_an_attribute(x: int) -> int:
+    distributed.Event("go").wait()
+    return x
+
+
+class Waiter:
+    def wait(self, x: int) -> int:
+        return self.inner(x)
+
+    def inner(self, x: int) -> int:
+        Event("go").wait()
+        return x
+
+    def __call__(self, x: int) -> int:
+        return self.inner(x)
+
+
+def makes_one(x: int) -> int:
+    return Waiter()(x)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        waits_for_what_it_imports,
+        waits_for_an_attribute,
+        Waiter().wait,
+        Waiter(),
+        makes_one,
+        methodcaller("wait"),
+        operator.methodcaller("wait", 1),
+    ],
+)
+def test_tasks_that_wait_in_other_ways_stay_apart(function: Any) -> None:
+    assert Joinable()(Task("a", function, 1)) == ALONE
+
+
+def test_methods_of_arrays_are_joined() -> None:
+    assert Joinable()(Task("a", methodcaller("sum"), TaskRef("x"))) == CERTAIN
+
+
+class Anything:
+    """Has any attribute."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return Anything()
+
+    def __call__(self, x: int) -> int:
+        return x
+
+
+@pytest.mark.timeout(20)
+def test_objects_with_any_attribute_end() -> None:
+    assert Joinable()(Task("a", Anything(), 1)) == UNCERTAIN

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import xarray as xr
 from dask._expr import LLGExpr
+from dask.delayed import delayed
 from distributed import Client, SchedulerPlugin
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -57,6 +58,10 @@ def counts_total(parts, axis, keepdims):
 # ---- Unknown sizes ---------------------------------------------------------------------------
 
 
+def add(a, b):
+    return float((a + b).mean())
+
+
 def test_masks_make_sizes_unknown():
     x = random()
     expr, dsk = arrive(x[x > 0.5])
@@ -86,8 +91,13 @@ def test_objects_have_no_size():
         lambda x: da.percentile(x[:, 0], [10, 50]),
         lambda x: da.linalg.lu(x[:10].rechunk(5))[2],
         lambda x: da.reduction(x, counts, counts_total, axis=0, dtype="f8", concatenate=False),
+        lambda x: da.apply_along_axis(np.sort, 0, x),
+        lambda x: delayed(add)(*x.to_delayed(optimize_graph=False).ravel()[:2]),
+        lambda x: da.from_array(["a", "bb", "ccc"], chunks=2)[1],
+        lambda x: da.from_array(["a", "bb", "ccc"], chunks=2).astype("S")[1],
     ],
-    ids=["topk", "unique", "bincount", "percentile", "lu", "custom reduction"],
+    ids=["topk", "unique", "bincount", "percentile", "lu", "custom reduction", "along an axis",
+         "a function named add", "a string", "bytes"],
 )  # fmt: skip
 def test_doubtful_sizes_are_not_exact(make):
     result = assert_exact(make(random((12, 10))), unknown=1)
