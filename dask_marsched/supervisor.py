@@ -77,6 +77,10 @@ def _ends_with_us() -> Callable[[], None] | None:
     return end_with_us
 
 
+#: Exit status of a program whose command line is wrong.
+_USAGE = 2
+
+
 def supervise(arguments: Sequence[str]) -> int:
     """Run a scheduler until it ends by itself or by a signal; return its exit status.
 
@@ -88,7 +92,7 @@ def supervise(arguments: Sequence[str]) -> int:
     while True:
         code = child.run(arguments)
         status = code if code >= 0 else 128 - code
-        if child.asked is not None or code == 0:
+        if child.asked is not None or code in (0, _USAGE):
             return status
         now = time.monotonic()
         deaths.append(now)

@@ -14,7 +14,7 @@ from distributed.utils_test import async_poll_for
 
 import dask_marsched
 from tests.restarts import free_port, restartable_cluster
-from tests.test_scheduler_restart import PATIENCE, restart, wait_until_written
+from tests.test_scheduler_restart import PATIENCE, _wait_for_journal, restart, wait_until_written
 
 pytestmark = pytest.mark.extended
 
@@ -71,6 +71,30 @@ def test_results_of_a_worker_that_dies_later_are_adopted(cluster, client):
     recoveries = dask_marsched.status(client).details["recoveries"]
     assert recoveries["results_adopted"] == len(holds[address])
     assert recoveries["computed_again"] == 0
+
+
+class Count:
+    n = 0
+
+    def up(self):
+        self.n += 1
+        return self.n
+
+
+def test_an_actor_that_died_with_the_scheduler_does_not_begin_anew(cluster, client):
+    start_workers(cluster, client, 2)
+    where = client.submit(Count, actor=True, pure=False)
+    count = where.result(PATIENCE)
+    assert count.up().result(PATIENCE) == 1
+    pid = client.run(os.getpid, workers=[count._address])[count._address]
+    wait_until_written(client)
+    client.run_on_scheduler(_wait_for_journal)
+    cluster.kill_scheduler()
+    os.kill(pid, signal.SIGKILL)
+    cluster.start_scheduler()
+    client.sync(async_poll_for, lambda: where.status == "error", PATIENCE)
+    with pytest.raises(RuntimeError, match="Worker holding Actor was lost"):
+        where.result(PATIENCE)
 
 
 def test_a_worker_that_retires_goes_on(cluster, client):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Awaitable, Mapping
 from http import HTTPStatus
 from inspect import isawaitable
@@ -15,6 +14,7 @@ from dask_marsched.api.answers import Source
 from dask_marsched.api.openapi import Endpoint
 from dask_marsched.api.parameters import RefusedError, read_fields, read_query
 from dask_marsched.api.writing import MOST_BYTES, check_writing
+from dask_marsched.core.plain_values import plain
 
 
 class ApiHandler(web.RequestHandler):
@@ -107,14 +107,3 @@ def to_json(value: Any) -> str:
         return json.dumps(value, allow_nan=False, check_circular=False, separators=(",", ":"))
     except (TypeError, ValueError):
         return json.dumps(plain(value), allow_nan=False, separators=(",", ":"))
-
-
-def plain(value: Any) -> Any:
-    """Return a value converted to the types of JSON."""
-    if isinstance(value, Mapping):
-        return {str(key): plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple | set | frozenset):
-        return [plain(item) for item in value]
-    if isinstance(value, float):
-        return float(value) if math.isfinite(value) else None
-    return value if value is None or isinstance(value, bool | int | str) else str(value)

@@ -15,7 +15,7 @@ def open_journal(place: str | Path, patience: float = PATIENCE) -> JournalStore:
     """
     scheme, separator, _ = str(place).partition("://")
     if not separator or scheme == "file":
-        return SQLiteStore(Path(str(place).removeprefix("file://")), patience)
+        return SQLiteStore(Path(str(place).removeprefix("file://")).expanduser(), patience)
     if scheme in ("postgresql", "postgres"):
         try:
             from dask_marsched.journal.postgres_store import PostgresStore

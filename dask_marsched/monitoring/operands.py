@@ -13,6 +13,7 @@ from dask.core import flatten
 from dask.typing import Key
 
 from dask_marsched.core.operand import State, StateChange
+from dask_marsched.core.plain_values import plain
 from dask_marsched.host.scheduler import operand_states as host
 from dask_marsched.host.scheduler.worker_queries import OperandDetails, ask_workers
 from dask_marsched.monitoring.executions import Executions
@@ -48,7 +49,8 @@ class Operands:
     def to_json(self) -> str:
         """Return all attributes as JSON, with keys of operands as text."""
         found = dataclasses.asdict(self)
-        return json.dumps({**found, "rows": [with_text_keys(row) for row in found["rows"]]})
+        rows = [with_text_keys(row) for row in found["rows"]]
+        return json.dumps(plain({**found, "rows": rows}), allow_nan=False)
 
     def __str__(self) -> str:
         lines = ["  ".join(f"{name} {count}" for name, count in self.counts.items() if count)]

@@ -234,14 +234,20 @@ class HeldObjects:
     def _pass_on(self) -> None:
         marked, self._marked = self._marked, set()
         for kind, name in marked:
-            state = _KINDS[kind].state(self.scheduler, name)
-            row = None if state is None else pickle.dumps((kind, name, state))
-            if row == self._written.get((kind, name)):
-                continue
-            key = f"{kind}/{name!r}"
-            if row is None:
-                del self._written[kind, name]
-                self.recorder.journal.delete(records.OBJECTS, key)
-            else:
-                self._written[kind, name] = row
-                self.recorder.journal.put(records.OBJECTS, key, row)
+            try:
+                self._write(kind, name)
+            except Exception as error:  # the others can be written
+                self.recorder.caught("journal", error)
+
+    def _write(self, kind: str, name: Any) -> None:
+        state = _KINDS[kind].state(self.scheduler, name)
+        row = None if state is None else pickle.dumps((kind, name, state))
+        if row == self._written.get((kind, name)):
+            return
+        key = f"{kind}/{name!r}"
+        if row is None:
+            del self._written[kind, name]
+            self.recorder.journal.delete(records.OBJECTS, key)
+        else:
+            self._written[kind, name] = row
+            self.recorder.journal.put(records.OBJECTS, key, row)

@@ -13,7 +13,7 @@ from concurrent.futures import Future
 from typing import Any
 
 from dask.typing import Key
-from distributed.protocol import pickle
+from distributed.protocol import Serialized, pickle, serialize
 from distributed.scheduler import Scheduler, TaskState
 
 from dask_marsched.core.living_graphs import drop_dead_keys
@@ -64,6 +64,14 @@ def misfits(scheduler: Any) -> list[str]:
     return found
 
 
+#: What distributed says of an actor whose worker died.
+_LOST_ACTOR = "Worker holding Actor was lost"
+
+
+def _lost_actor() -> Serialized:
+    return Serialized(*serialize(RuntimeError(_LOST_ACTOR)))
+
+
 class Recorder:
     """Keeps a journal of one scheduler.
 
@@ -86,7 +94,7 @@ class Recorder:
         self.reading = 0  #: Graphs that are being read.
         #: Called whenever changes are passed on, to add some.
         self.before_passing: Callable[[], None] = lambda: None
-        self._caught = caught
+        self.caught = caught
         self._ready = ready
         self._numbers = itertools.count(1)
         #: Keys that each graph has defined, the last is known to exist.
@@ -189,7 +197,7 @@ class Recorder:
             self._count(client)
             self.graphs += 1
         except Exception as error:
-            self._caught("journal", error)
+            self.caught("journal", error)
         await self.read_graph(number, message)
 
     async def read_graph(self, number: int, message: dict[str, Any]) -> None:
@@ -302,6 +310,9 @@ class Recorder:
                 self._put_row(records.ERRORS, ts.key, (*error, list(ts.erred_on or ())))
         elif start == "erred":
             self._delete_row(records.ERRORS, ts.key)
+        elif finish == "memory" and ts.actor:
+            # Stock Dask makes no other one either. If its worker returns, the error is not used.
+            self._put_row(records.ERRORS, ts.key, (_lost_actor(), None, _LOST_ACTOR, "", []))
         if start == "processing" and finish != "memory":
             self._put_row(records.ATTEMPTS, ts.key, (ts.retries, ts.suspicious))
         if finish == "forgotten":
@@ -329,7 +340,7 @@ class Recorder:
         try:
             self.pass_on()
         except Exception as error:
-            self._caught("journal", error)
+            self.caught("journal", error)
 
     def pass_on(self) -> Future[bool]:
         """Hand over what has changed; return a future of whether it is durable."""
