@@ -37,6 +37,9 @@ ADDRESSES_PER_BYTE = 4
 # Upper bounds, as shares of the cap, on the grants that no array uses and on those that nothing was
 # published in. The rest is for copies.
 _UNUSED, _UNPUBLISHED = 0.25, 0.75
+#: Extents that peers may still read, of which so many are looked at each time: the system needs the
+#: longer for each the more there are, 10 ms for 1,000.
+_LOOKED_AT = 64
 # When memory is short, at most the cap divided by this is reserved for the next arrays.
 _SPARE = 16
 
@@ -128,7 +131,7 @@ class Arena:
     def held(self) -> int:
         """Return the bytes in use because of this worker: all but what only peers still read."""
         with self._releases.held():
-            self._reclaim()
+            self._reclaim(_LOOKED_AT)
             return self.filled - self._table.orphaned
 
     def put(
@@ -190,7 +193,7 @@ class Arena:
     def recycle(self) -> None:
         """Grant free extents to the next arrays, up to `spare` bytes. Not on the event loop."""
         with self._releases.held():
-            self._reclaim()
+            self._reclaim(_LOOKED_AT)
             sizes = self._table.idle_sizes()
         room = self.spare - self._grants.filled
         for nbytes in sizes:
@@ -292,8 +295,10 @@ class Arena:
         with self._releases.held():
             if self._closed or not nbytes:
                 return None
-            self._reclaim()
+            self._reclaim(_LOOKED_AT)
             allocation = self._table.allocate(nbytes)
+            if allocation is None and self._reclaim():
+                allocation = self._table.allocate(nbytes)
             if allocation is not None:
                 for extent in allocation.to_punch:
                     punch(self.fd, extent.offset, extent.size)
@@ -335,9 +340,10 @@ class Arena:
             self._table.empty(extent)
             punch(self.fd, extent.offset, extent.size)
 
-    def _reclaim(self) -> list[Extent]:
+    def _reclaim(self, most: int | None = None) -> list[Extent]:
         return self._table.reclaim(
             lambda e: (
                 not self._grants.is_used(e) and file_ranges.is_unread(self.fd, e.offset, e.size)
-            )
+            ),
+            most,
         )

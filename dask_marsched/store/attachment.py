@@ -36,6 +36,10 @@ _CLEAR = 15.0
 _MOST_LOOKED_AT = 1000
 
 
+class ChunkGoneError(OSError):
+    """A chunk has been released by its owner."""
+
+
 class Attachment:
     """A segment of another worker, open in this process; raises OSError if it cannot be opened."""
 
@@ -55,9 +59,9 @@ class Attachment:
         self._first = 0  # the slot to look at next
 
     def check(self, slot: int) -> None:
-        """Raise OSError if the chunk in a slot has been released; ask under a lock."""
+        """Raise a ChunkGoneError if the chunk in a slot has been released; ask under a lock."""
         if not self._flags[slot]:
-            raise OSError("the chunk is gone")
+            raise ChunkGoneError("the chunk is gone")
 
     def clear(self) -> None:
         """Return memory of a dead owner that had no reader at two looks; look at some of it."""

@@ -106,8 +106,11 @@ class NextUseLRU(zict.LRU[Key, object]):
         """Replace a value by an equal one, if still there; the eviction order stays."""
         if key in self.d and self.d[key] is old:
             self.d[key] = new
+            weight = self.weight(key, new)  # one of them may be a peer's memory
+            self.total_weight += weight - self.weights[key]
+            self.weights[key] = weight
             self.buffers.discard(key)
-            self.buffers.add(key, new, int(self.weights[key]))
+            self.buffers.add(key, new, int(weight))
 
     @locked
     def __delitem__(self, key: Key) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import islice
 
 from sortedcontainers import SortedKeyList
 
@@ -65,7 +66,7 @@ class ExtentTable:
         self.filled = 0
         self.live = 0
         self.orphaned = 0
-        self.orphans: set[Extent] = set()
+        self.orphans: dict[Extent, None] = {}  # the one that was looked at last comes last
         self._top = start
         self._n_slots = 0
         self._least_idle = 0
@@ -116,15 +117,22 @@ class ExtentTable:
         extent.is_live = False
         self.live -= extent.filled
         self.orphaned += extent.filled
-        self.orphans.add(extent)
+        self.orphans[extent] = None
 
-    def reclaim(self, unread: Callable[[Extent], bool]) -> list[Extent]:
-        """Free the orphaned extents for which ``unread`` is true, and return them."""
-        freed = [e for e in self.orphans if unread(e)]
-        for extent in freed:
-            self.orphans.remove(extent)
-            self.orphaned -= extent.filled
-            self._free.add(extent)
+    def reclaim(self, unread: Callable[[Extent], bool], most: int | None = None) -> list[Extent]:
+        """Free the orphaned extents for which ``unread`` is true, and return them.
+
+        At most so many are looked at, in turn.
+        """
+        freed = []
+        for extent in list(islice(self.orphans, most)):
+            del self.orphans[extent]
+            if unread(extent):
+                self.orphaned -= extent.filled
+                self._free.add(extent)
+                freed.append(extent)
+            else:
+                self.orphans[extent] = None
         return freed
 
     def empty(self, extent: Extent) -> None:

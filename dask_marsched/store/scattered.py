@@ -32,23 +32,25 @@ def put(
     arena: Arena, header: bytes, frames: Sequence[memoryview]
 ) -> tuple[Handle, list[SharedChunk]] | None:
     """Publish an object in chunks, which keep its handle valid; None if there is no room."""
-    # Its stamp is that of the first chunk.
-    apart: list[tuple[int, SharedChunk]] = []
-    rest: list[memoryview] = []
-    for position, frame in enumerate(frames):
-        chunk = None
-        if arena.is_allocated_here(np.frombuffer(frame, np.uint8).ctypes.data, frame.nbytes):
-            chunk = arena.put(b"", [frame], plain=True)
-        if chunk is None:
-            rest.append(frame)
-        else:
-            apart.append((position, chunk))
-    if not rest and apart:
-        first: SharedChunk | None = apart.pop(0)[1]
-    else:
-        first = arena.put(header, rest)
-    if first is None:
+    here = [
+        arena.is_allocated_here(np.frombuffer(frame, np.uint8).ctypes.data, frame.nbytes)
+        for frame in frames
+    ]
+    # What has to be copied first: what was allocated here is no longer charged to this worker once
+    # it is in a chunk that nobody keeps.
+    rest = [frame for frame, is_here in zip(frames, here, strict=True) if not is_here]
+    first = arena.put(header, rest) if any(frame.nbytes for frame in rest) else None
+    if rest and first is None:
         return None
+    apart: list[tuple[int, SharedChunk]] = []
+    for position, frame in enumerate(frames):
+        if here[position]:
+            chunk = arena.put(b"", [frame], plain=True)
+            if chunk is None:
+                return None
+            apart.append((position, chunk))
+    if first is None:  # its stamp is that of the first chunk
+        first = apart.pop(0)[1]
     parts = tuple((position, chunk.handle, chunk.stamp) for position, chunk in apart)
     segment, slot, offset, _, lengths, *_ = first.handle
     handle = Handle(segment, slot, offset, header, lengths, plain=False, apart=parts)

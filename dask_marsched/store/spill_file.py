@@ -181,6 +181,7 @@ class SpillFile:
 
 
 def _nameless_file(directory: str) -> int:
+    os.makedirs(directory, exist_ok=True)  # a cleaner may have removed it
     try:
         return os.open(directory, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
     except OSError:  # not every file system has them

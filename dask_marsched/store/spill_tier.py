@@ -101,14 +101,17 @@ class SpillTier(MutableMapping[Key, object]):
             self.entries[key] = entry
             self.total_weight += entry.weight
 
-    def lend(self, values: dict[Key, object]) -> None:
+    def lend(self, values: dict[Key, object], entries: dict[Key, Entry | None]) -> None:
         """Return these values for their keys, instead of reading the disk, until it is emptied.
 
-        Most objects are found while they exist; lists and strings have no weak references.
+        They are of ``entries``; a key may have been computed again since. Most objects are found
+        while they exist; lists and strings have no weak references.
         """
         for key in values:
             entry = self.entries.get(key)
-            if entry is not None and not (entry.value and entry.value[0]() is not None):
+            if entry is None or entry is not entries[key]:
+                continue
+            if not (entry.value and entry.value[0]() is not None):
                 entry.value[:] = [partial(values.get, key)]
 
     def read(self, entry: Entry) -> object:

@@ -152,3 +152,20 @@ def test_invariants(steps):
         assert all(a[1] <= b[0] for a, b in pairwise(places))
         assert not places or (places[0][0] >= PAGE and places[-1][1] <= extents.end)
         assert len({e.slot for e in everything}) == len(everything)
+
+
+def test_orphans_are_looked_at_in_turn():
+    extents = table()
+    found = [extents.allocate(PAGE).extent for _ in range(5)]
+    for extent in found:
+        extents.release(extent)
+    looked_at = []
+
+    def is_unread(extent):
+        looked_at.append(extent)
+        return False
+
+    for _ in range(3):
+        extents.reclaim(is_unread, 2)
+    assert looked_at == [*found, found[0]]
+    assert extents.reclaim(lambda extent: extent is found[1]) == [found[1]]

@@ -79,3 +79,13 @@ def test_without_room_there_is_nothing(arena):  # noqa: F811
     array_memory.sizes_wanted()
     assert scattered.put(arena, *to_frames([np.zeros(33 * MIB, np.uint8), "x"])) is None
     assert arena.live == 0
+
+
+def test_what_cannot_be_published_stays_charged(arena):  # noqa: F811
+    arena.grant([MIB])
+    held = {"a": here(numbers), "b": np.empty(0)}
+    before = arena.held()
+    assert scattered.put(arena, *to_frames(held)) is None
+    assert arena.held() == before
+    address = held["a"].ctypes.data
+    assert arena.is_allocated_here(address, held["a"].nbytes)

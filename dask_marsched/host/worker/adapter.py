@@ -366,13 +366,14 @@ def _clear_frames(error: BaseException) -> None:
 
 def _read(store: WorkerStore, keys: Iterable[Key]) -> dict[Key, object]:
     # Keys that are missing or unreadable are left to distributed, which reports them.
-    values = {}
+    values, entries = {}, {}
     for key in keys:
         try:
+            entries[key] = store.slow.entries.get(key)
             values[key] = store[key]
         except Exception:
             continue
-    store.slow.lend(values)
+    store.slow.lend(values, entries)
     return values
 
 

@@ -73,7 +73,7 @@ class ResultAdopter:
                 if handle.plain:
                     mapping = self._attachments.map_stamped(handle, stamp)
                     value = await make_object(handle, mapping.frames(handle.lengths))
-                    self._store.foreign.set(value, Published(handle, mapping))
+                    self._store.foreign.set(value, Published(handle, mapping, is_peers=False))
                 else:
                     value = await make_object(handle, frames_of(self._attachments, handle, stamp))
             except Exception as error:

@@ -78,7 +78,7 @@ class WorkerStore(SpillBuffer, SpillingBuffer):
         compression: str | None = None,
         next_use: NextUse | None = None,
     ) -> None:
-        #: arrays over a peer's shared memory, which weigh nothing here
+        #: arrays over shared memory of others; those of a living peer weigh nothing here
         self.foreign: IdentityMap[Any] = IdentityMap()
         #: called before each eviction, to return unused shared memory
         self.give_back: Callable[[], object] | None = None
@@ -95,7 +95,10 @@ class WorkerStore(SpillBuffer, SpillingBuffer):
         return self.slow.total_weight
 
     def _weigh(self, key: Key, value: object) -> int:
-        return 0 if value in self.foreign else safe_sizeof(value)
+        known = self.foreign.get(value)
+        # What was written to since is a copy of this process.
+        is_peers = known is not None and known.is_peers and not known.mapping.modified()
+        return 0 if is_peers else safe_sizeof(value)
 
     def __getitem__(self, key: Key) -> object:
         with self._capture_metrics():

@@ -59,6 +59,8 @@ class Published(NamedTuple):
     stamp: int = 0
     #: true if no peer had asked for it
     ahead: bool = False
+    #: whether a peer holds it as well
+    is_peers: bool = True
 
 
 class Publisher:

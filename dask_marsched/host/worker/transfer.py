@@ -31,7 +31,7 @@ from dask_marsched.host.worker.data import WorkerStore
 from dask_marsched.host.worker.publishing import Published, Publisher
 from dask_marsched.host.worker.retention import ResultRetainer
 from dask_marsched.store.arena import Arena, segment_size
-from dask_marsched.store.attachment import Attachments
+from dask_marsched.store.attachment import Attachments, ChunkGoneError
 from dask_marsched.store.charge import Charge, charged_memory, shared_surplus, write_charge
 from dask_marsched.store.frames import is_plain_array
 from dask_marsched.store.presence import claim, is_claimed
@@ -359,7 +359,10 @@ class HandleTransfer:
             received = {}
             for key, message in response["handles"].items():
                 handle = Handle.from_message(message)
-                mapping = self.attachments.map(handle)
+                try:
+                    mapping = self.attachments.map(handle)
+                except ChunkGoneError:  # the peer has mapped it from another one, which released it
+                    continue
                 value = await make_object(handle, mapping.frames(handle.lengths))
                 if is_plain_array(value):
                     self.store.foreign.set(value, Published(handle, mapping))

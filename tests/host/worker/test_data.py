@@ -6,6 +6,7 @@ import sys
 import threading
 import traceback
 import warnings
+from types import SimpleNamespace
 
 import dask
 import numpy as np
@@ -15,6 +16,7 @@ from distributed.spill import MaxSpillExceeded, PickleError, SpillBuffer
 from distributed.utils_test import async_poll_for, captured_logger, gen_cluster, inc
 
 from dask_marsched.host.worker.data import WorkerStore, install, misfits, order_of_use, uninstall
+from dask_marsched.host.worker.publishing import Published
 from tests.store.arrays import kinds, same
 
 N = 200_000  # bytes of the arrays below
@@ -352,9 +354,48 @@ def test_the_key_needed_last_is_spilled_first(store):
     assert order == ["d", "b", "a", "c"]
 
 
+def a_peers(*, modified=False, is_peers=True):
+    """Return where a peer's array is mapped from."""
+    mapping = SimpleNamespace(modified=lambda: modified)
+    return Published(None, mapping, is_peers=is_peers)
+
+
+@pytest.mark.parametrize("where", [a_peers(modified=True), a_peers(is_peers=False)])
+def test_memory_of_peers_that_is_ours_by_now_has_a_weight(store, where):
+    value = array()
+    store.foreign.set(value, where)
+    store["x"] = value
+    assert store.held == dask.sizeof.sizeof(value)
+    assert [some.keys for some in store.evictable()] == [("x",)]
+
+
+def test_a_copy_of_a_peers_array_has_a_weight(store):
+    value = array()
+    store.foreign.set(value, a_peers())
+    store["x"] = value
+    assert store.held == 0
+    store.fast.exchange("x", value, value.copy())
+    assert store.held == dask.sizeof.sizeof(value)
+    del store["x"]
+    assert store.held == 0
+
+
+def test_what_is_lent_is_of_the_same_computation(store):
+    store["x"], store["y"] = array(), array()
+    store.evict("x")
+    store.evict("y")
+    entries = {"x": store.slow.entries["x"]}
+    first = store.peek("x")
+    del store["x"]
+    store["x"] = array() + 1
+    store.evict("x")
+    store.slow.lend({"x": first}, entries)
+    assert (store.peek("x") == array() + 1).all()
+
+
 def test_weightless_keys_are_spilled_last(store):
     foreign = array()
-    store.foreign.set(foreign, "a peer's")
+    store.foreign.set(foreign, a_peers())
     store["foreign"] = foreign
     store["own"] = array()
     assert store.held == dask.sizeof.sizeof(array())
@@ -367,7 +408,7 @@ def test_weightless_keys_are_spilled_last(store):
 
 def test_a_key_of_weight_is_found_behind_many_weightless_ones(store):
     foreign = array()
-    store.foreign.set(foreign, "a peer's")
+    store.foreign.set(foreign, a_peers())
     for i in range(300):
         store["foreign", i] = foreign
     store["own"] = array()
