@@ -83,3 +83,10 @@ async def test_a_keeper_that_retires_does_not_keep(c, s, a, b):
     s.handle_worker_status_change("closing_gracefully", a.address, "test")
     assert manager._find_dropper(ts, None, set()) is s.workers[a.address]
     adoption.uninstall()
+
+
+@planned_cluster([("127.0.0.1", 1)], client_kwargs={"serializers": ["dask", "msgpack"]})
+async def test_answers_come_in_the_clients_serialization(c, s, a):
+    assert await c.run(lambda: 1) == {a.address: 1}
+    with pytest.raises(TypeError):
+        await c.run(lambda: inc)
