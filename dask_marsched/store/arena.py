@@ -299,6 +299,10 @@ class Arena:
             allocation = self._table.allocate(nbytes)
             if allocation is None and self._reclaim():
                 allocation = self._table.allocate(nbytes)
+            if allocation is None and self._table.is_unused:
+                punch(self.fd, DATA_OFFSET, self._table.start_anew() - DATA_OFFSET)
+                self._places[:] = 0
+                allocation = self._table.allocate(nbytes)
             if allocation is not None:
                 for extent in allocation.to_punch:
                     punch(self.fd, extent.offset, extent.size)

@@ -57,7 +57,7 @@ class ExtentTable:
     """The extents of one sparse file from byte ``start`` to ``end``. Not thread-safe."""
 
     def __init__(self, *, start: int, end: int, cap: int, slots: int) -> None:
-        self.end = end
+        self.start, self.end = start, end
         #: upper bound on the filled bytes of all extents
         self.cap = cap
         #: upper bound on the number of extents
@@ -134,6 +134,22 @@ class ExtentTable:
             else:
                 self.orphans[extent] = None
         return freed
+
+    @property
+    def is_unused(self) -> bool:
+        """Whether there are extents, and all of them are free."""
+        return 0 < self._n_slots == len(self._free)
+
+    def start_anew(self) -> int:
+        """Forget all extents, which are free; return the end of the space to be punched.
+
+        Free extents keep their size for ever: chunks of ever other sizes use up all addresses.
+        """
+        assert self.is_unused
+        end, self._top = self._top, self.start
+        self._n_slots = self.filled = self._least_idle = 0
+        self._free.clear()
+        return end
 
     def empty(self, extent: Extent) -> None:
         """Count a free extent as empty; its space must be punched."""

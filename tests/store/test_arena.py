@@ -447,3 +447,19 @@ def test_a_failed_mapping_leaves_no_lock(arena, monkeypatch):
     handle = chunk.handle
     assert file_ranges.is_unread(arena.fd, handle.offset, 1)
     assert attachments.mapped == 0
+
+
+def test_chunks_of_ever_other_sizes_fit_once_all_others_are_released(arena):
+    sizes = [MIB, 3 * MIB // 2, 2 * MIB, 3 * MIB, 4 * MIB, 6 * MIB, 8 * MIB, 12 * MIB, 16 * MIB]
+    for nbytes in (*sizes, *reversed(sizes)):
+        value = np.arange(nbytes // 8, dtype=float)
+        held = []
+        while len(held) < 16 * MIB // nbytes:
+            chunk = arena.put(*to_frames(value))
+            assert chunk is not None
+            held.append(chunk)
+        assert all(same(read(c.handle, Attachments().map(c.handle)), value) for c in held)
+        del held, chunk
+        gc.collect()
+    assert arena.held() <= 32 * MIB
+    assert blocks(arena.fd) <= 34 * MIB
