@@ -54,7 +54,7 @@ PURE = (
 # No clock, no event loop, no threads, no files, no configuration, no dask, no chance.
 PURE_MAY_IMPORT = {
     "__future__", "abc", "array", "bisect", "builtins", "collections", "dataclasses", "difflib",
-    "enum", "functools", "graphlib", "hashlib", "heapq", "itertools", "math", "operator",
+    "enum", "functools", "graphlib", "hashlib", "heapq", "itertools", "math", "numbers", "operator",
     "types", "typing",
     "dask_marsched", "numpy", "sortedcontainers",
 }  # fmt: skip
