@@ -290,7 +290,8 @@ class MarsSchedulerPlugin(SchedulerPlugin):
             if self.restarts is not None:
                 self.restarts.graph_created(tasks, keys)
             notes = kwargs.get("annotations", {})
-            if self._engine.plan_prepared(len(tasks), bool(notes.keys() - {"span"})):
+            fails = self._engine.failure is not None
+            if not fails and self._engine.plan_prepared(len(tasks), bool(notes.keys() - {"span"})):
                 return
             known = scheduler.tasks
             touched = [known[key] for key in tasks]

@@ -41,7 +41,7 @@ def guarded(
                 return hook(self, *args, **kwargs)
             except Exception as error:
                 self.counters.caught(hook.__name__, error)
-                if fatal:
+                if fatal and self.failure is None:  # else this is its consequence
                     self.failure = f"{hook.__name__} failed: {self.counters.last_exception}"
                 return cast(R, default())
 

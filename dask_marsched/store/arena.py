@@ -129,7 +129,10 @@ class Arena:
         return self._table.filled - self._grants.empty
 
     def held(self) -> int:
-        """Return the bytes in use because of this worker: all but what only peers still read."""
+        """Return the bytes in use because of this worker: all but what only peers still read.
+
+        Of released chunks that were not looked at yet, peers are assumed to read them.
+        """
         with self._releases.held():
             self._reclaim(_LOOKED_AT)
             return self.filled - self._table.orphaned
@@ -299,9 +302,9 @@ class Arena:
             allocation = self._table.allocate(nbytes)
             if allocation is None and self._reclaim():
                 allocation = self._table.allocate(nbytes)
-            if allocation is None and self._table.is_unused:
+            if allocation is None and nbytes <= self.cap and self._table.is_unused:
+                self._places[: self._table.n_slots] = 0
                 punch(self.fd, DATA_OFFSET, self._table.start_anew() - DATA_OFFSET)
-                self._places[:] = 0
                 allocation = self._table.allocate(nbytes)
             if allocation is not None:
                 for extent in allocation.to_punch:

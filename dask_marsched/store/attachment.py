@@ -133,13 +133,18 @@ class Attachments:
 
     def map_stamped(self, handle: Handle, stamp: int) -> Mapping:
         """Map a chunk whose owner may have released it or died; OSError if it is gone."""
+        # Before: to undo our lock would undo that on another chunk that is there now.
+        self._check_stamp(handle, stamp)
         mapping = self.map(handle)
-        # Checked under our lock, which keeps a living owner from reusing the memory.
-        with self.releases.held():
-            fd = self._open[handle.segment.identity].fd
-            if read_stamp(fd, handle.slot) != stamp:
-                raise OSError("the chunk is gone")
+        # Under our lock, which keeps a living owner from reusing the memory.
+        self._check_stamp(handle, stamp)
         return mapping
+
+    def _check_stamp(self, handle: Handle, stamp: int) -> None:
+        with self.releases.held():
+            attachment = self._open.get(handle.segment.identity)
+            if attachment is not None and read_stamp(attachment.fd, handle.slot) != stamp:
+                raise OSError("the chunk is gone")
 
     def sweep(self, now: float) -> None:
         """Close what is unused, return what nobody reads; call it from time to time, in seconds."""

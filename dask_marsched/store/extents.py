@@ -68,7 +68,7 @@ class ExtentTable:
         self.orphaned = 0
         self.orphans: dict[Extent, None] = {}  # the one that was looked at last comes last
         self._top = start
-        self._n_slots = 0
+        self.n_slots = 0
         self._least_idle = 0
         self._free: SortedKeyList = SortedKeyList(key=lambda e: (e.size, -e.filled, e.offset))
 
@@ -98,7 +98,7 @@ class ExtentTable:
         # Nothing fails from here on.
         if chosen is None:
             self._top = extent.offset + extent.size
-            self._n_slots += 1
+            self.n_slots += 1
         else:
             self._free.remove(extent)
         for victim in to_punch:
@@ -126,8 +126,9 @@ class ExtentTable:
         """
         freed = []
         for extent in list(islice(self.orphans, most)):
+            is_free = unread(extent)  # may raise
             del self.orphans[extent]
-            if unread(extent):
+            if is_free:
                 self.orphaned -= extent.filled
                 self._free.add(extent)
                 freed.append(extent)
@@ -138,7 +139,7 @@ class ExtentTable:
     @property
     def is_unused(self) -> bool:
         """Whether there are extents, and all of them are free."""
-        return 0 < self._n_slots == len(self._free)
+        return 0 < self.n_slots == len(self._free)
 
     def start_anew(self) -> int:
         """Forget all extents, which are free; return the end of the space to be punched.
@@ -147,7 +148,7 @@ class ExtentTable:
         """
         assert self.is_unused
         end, self._top = self._top, self.start
-        self._n_slots = self.filled = self._least_idle = 0
+        self.n_slots = self.filled = self._least_idle = 0
         self._free.clear()
         return end
 
@@ -188,9 +189,9 @@ class ExtentTable:
     def _next_new(self, size: int) -> Extent | None:
         apart = LARGE_PAGE if size >= LARGE_PAGE else PAGE
         offset = -(-self._top // apart) * apart
-        if offset + size > self.end or self._n_slots == self.slots:
+        if offset + size > self.end or self.n_slots == self.slots:
             return None
-        return Extent(slot=self._n_slots, offset=offset, size=size)
+        return Extent(slot=self.n_slots, offset=offset, size=size)
 
     def _room_for(self, growth: int, but: Extent) -> list[Extent] | None:
         """Return the free extents to empty, largest first, before the file may grow."""

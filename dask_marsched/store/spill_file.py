@@ -115,7 +115,6 @@ class SpillFile:
     """
 
     def __init__(self, directory: str, most: int | Literal[False] = False) -> None:
-        os.makedirs(directory, exist_ok=True)
         # Most workers never spill, so the first write opens the file. Here: whether it could.
         os.close(_nameless_file(directory))
         self._directory = directory

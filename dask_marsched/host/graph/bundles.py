@@ -16,7 +16,7 @@ from dask_marsched.host.graph.array_layers import innermost
 from dask_marsched.host.graph.function_effects import called_functions
 from dask_marsched.host.graph.result_sizes import ChunkSizes
 
-#: Modules whose functions do not fail for some values, as those of linear algebra do.
+#: Modules whose functions hardly ever fail because of values, as those of linear algebra do.
 _SAFE = frozenset({
     "_operator", "dask.array.chunk", "dask.array.core", "dask.array.overlap",
     "dask.array.reductions", "numpy", "operator",
@@ -59,7 +59,7 @@ def bundled(
 
 
 def is_safe(node: Any) -> bool:
-    """Whether a task fails for no values: it selects, copies, computes by element or reduces."""
+    """Whether a task is of a kind that hardly ever fails: it selects, copies, computes, reduces."""
     if not isinstance(node, Task):
         return False
     functions = map(innermost, called_functions(node))

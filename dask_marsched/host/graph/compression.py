@@ -136,12 +136,12 @@ class GraphCompression(ArrivingGraphs):
         if found.bundles and not _annotated(annotations, request):
             # a task that fails takes its siblings with it
             safe = [[keys[i] for i in b if is_safe(dsk[keys[i]])] for b in found.bundles]
-            chosen = [bundle for bundle in safe if len(bundle) > 1]
-            with_bundles, bundles = bundled(dsk, chosen, sizes)
-            others, other = self._group(request, with_bundles, annotations, sizes)
-            if len(set(other.heads)) < len(set(found.heads)):  # otherwise that saves no tasks
-                dsk, request.bundles, keys, found = with_bundles, bundles, others, other
-                request.chosen = chosen
+            if chosen := [bundle for bundle in safe if len(bundle) > 1]:
+                with_bundles, bundles = bundled(dsk, chosen, sizes)
+                others, other = self._group(request, with_bundles, annotations, sizes)
+                if len(set(other.heads)) < len(set(found.heads)):  # otherwise that saves no tasks
+                    dsk, request.bundles, keys, found = with_bundles, bundles, others, other
+                    request.chosen = chosen
         groups: dict[Key, list[Key]] = {}
         for key, place in zip(keys, found.heads, strict=True):
             if keys[place] != key:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import sys
 import types
 from collections.abc import Iterator
 from typing import Any
@@ -56,7 +57,7 @@ def describe_effects(function: Any) -> Iterator[str]:
         elif name in _COORDINATION:
             value = function.__globals__.get(name)
             # imported in the function, or an attribute of the module
-            is_inside = value is None and "distributed" in names
+            is_inside = value is None and any(n.endswith("distributed") for n in names)
             if is_inside or getattr(value, "__module__", "").startswith("distributed."):
                 yield f"tasks that wait for each other (distributed.{name}): they do not wait"
 
@@ -65,7 +66,8 @@ def within_reach(function: Any, inner: Any, global_too: bool) -> Iterator[Any]:
     """Yield what a function may call or use besides its arguments.
 
     That is what is bound to it, what it encloses, what a callable object holds and, if
-    ``global_too``, the globals that its code names. `inner` is what partials wrap.
+    ``global_too``, the globals and the methods that its code names, and the methods of a class.
+    `inner` is what partials wrap.
     """
     while function is not inner:
         yield from (getattr(function, "args", ()), getattr(function, "keywords", None))
@@ -76,14 +78,14 @@ def within_reach(function: Any, inner: Any, global_too: bool) -> Iterator[Any]:
             with contextlib.suppress(ValueError):  # empty
                 yield cell.cell_contents
         if global_too:
-            for name in _names(inner.__code__):
-                yield inner.__globals__.get(name)
+            named = [inner.__globals__.get(name) for name in _names(inner.__code__)]
+            yield from sorted(named, key=lambda value: isinstance(value, type))  # classes last
     elif isinstance(inner, types.MethodType):
         yield from (inner.__func__, getattr(inner.__self__, "__dict__", None))
         if global_too:
             yield from _other_methods(inner.__self__, inner.__func__)
     elif isinstance(inner, type):
-        if global_too and inner.__module__ != "builtins":
+        if global_too and not _is_installed(inner.__module__.partition(".")[0]):
             yield from (value for value in vars(inner).values() if callable(value))
     else:
         if type(inner).__module__.startswith(("toolz.", "cytoolz.")):  # what `compose` has made
@@ -92,6 +94,15 @@ def within_reach(function: Any, inner: Any, global_too: bool) -> Iterator[Any]:
         if global_too:
             yield type(inner).__call__
             yield from _other_methods(inner, type(inner).__call__)
+
+
+@functools.lru_cache(256)
+def _is_installed(package: str) -> bool:
+    """Whether a package is Python's own or was installed, so that it is no user's code."""
+    if package in sys.stdlib_module_names:
+        return True
+    file = getattr(sys.modules.get(package), "__file__", None) or ""
+    return "site-packages" in file or "dist-packages" in file
 
 
 def _other_methods(owner: Any, method: Any) -> Iterator[Any]:

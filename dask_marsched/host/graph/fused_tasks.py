@@ -152,10 +152,10 @@ class Joinable:
         # A ufunc names no module.
         module = getattr(inner, "__module__", None) or type(inner).__module__ or ""
         package = module.partition(".")[0]
-        verdict = CERTAIN if package in _OF_ARRAYS else UNCERTAIN
         if isinstance(inner, dask.utils.methodcaller | operator.methodcaller):
             # which may be a method of a user's object, of which nothing is known
             return CERTAIN if method_effects(inner) is not Effects.UNKNOWN else ALONE
+        verdict = CERTAIN if package in _OF_ARRAYS else UNCERTAIN
         if package == "distributed" or any(describe_effects(function)):
             verdict = ALONE
         else:

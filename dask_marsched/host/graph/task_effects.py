@@ -163,14 +163,14 @@ def _given(caller: operator.methodcaller) -> tuple[Any, ...]:
 
 
 def method_effects(caller: Any) -> Effects:
-    """Return the effects of a method of arrays or frames, by its name.
+    """Return the effects of a method of arrays, frames or strings, by its name.
 
     ``caller`` is a `dask.utils.methodcaller` or `operator.methodcaller`.
     """
     name = caller.method if isinstance(caller, dask.utils.methodcaller) else _given(caller)[0]
     pandas = sys.modules.get("pandas")
     frames = [getattr(pandas, of, None) for of in ("DataFrame", "Series", "Index")]
-    known = any(hasattr(owner, name) for owner in (np.ndarray, *frames))
+    known = any(hasattr(owner, name) for owner in (np.ndarray, str, *frames))
     return _words(name) if known else Effects.UNKNOWN
 
 

@@ -125,7 +125,7 @@ class TaskSizes:
         """Describe the results of functions that need their layer or a single argument."""
         func, args = node.func, node.args
         name = getattr(func, "__name__", "")
-        if _called(func)[0].partition(".")[0] not in ("dask", "operator", "_operator"):
+        if _called(func)[0] not in ("dask", "operator", "_operator"):
             name = ""  # a user's function may have the same name
         if name == "_identity" and len(args) == 1:
             return self._of_argument(args[0], inner, depth)

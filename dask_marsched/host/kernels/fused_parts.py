@@ -126,8 +126,7 @@ class Plain(_Reduced):
 
     def run(self, values: list[Any], task: Any, evaluate: Evaluate) -> Any:
         """See `FusedPart.run`."""
-        expression = self.chosen(values)
-        return evaluate(expression, values)[0]
+        return evaluate(self.chosen(values), values)[0]
 
 
 class _Sums(_Reduced):

@@ -330,10 +330,9 @@ class SchedulerAdapter:
 
     def _retry(self, ts: TaskState, run_id: int) -> None:
         s = self.scheduler
-        if (
-            self._retries.get(ts, (None, run_id))[1] == run_id
-        ):  # else a later task of this key waits
-            self._retries.pop(ts, None)
+        _, waits = self._retries.get(ts, (None, None))
+        if waits == run_id:  # else a later task of this key does
+            del self._retries[ts]
         if s.tasks.get(ts.key) is ts and ts.state == "processing" and ts.run_id == run_id:
             stimulus_id = f"marsched-retry-{time()}"
             s.transitions({ts.key: "waiting"}, stimulus_id)

@@ -129,8 +129,8 @@ class Adoption:
     def _find_dropper(self, ts: TaskState, candidates: Any, pending_drop: Any) -> Any:
         # A retiring worker names itself as the candidate; it may drop whatever others hold.
         if candidates is None:
-            # The copies of a retiring worker go with it, and of a dead one it is not known.
-            staying = [ws for ws in self.keepers(ts) if ws.status == Status.running]
+            # the copies of a retiring worker, or of a dead one, may go with it
+            staying = [ws for ws in self.keepers(ts) if ws in self.scheduler.running]
             kept = {*staying[:1], *self.second_workers(ts.waiters or ())}
             if kept:
                 candidates = (ts.who_has or set()) - kept

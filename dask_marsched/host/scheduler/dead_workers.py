@@ -68,13 +68,19 @@ class DeadWorkers:
         return [ws for ws in workers if ws.address not in self]
 
     async def _broadcast(
-        self, *, workers: Any = None, hosts: Any = None, serializers: Any = None, **kwargs: Any
+        self,
+        *,
+        workers: Any = None,
+        hosts: Any = None,
+        nanny: bool = False,
+        serializers: Any = None,
+        **kwargs: Any,
     ) -> dict[str, Any]:
         # distributed gives `serializers` to handlers that name it.
         s = self.scheduler
-        if workers is None and hosts is None:
+        if workers is None and hosts is None and not nanny:  # their nannies live
             workers = [ws.address for ws in self.left_out(s.workers.values())]
         found: dict[str, Any] = await type(s).broadcast(
-            s, workers=workers, hosts=hosts, serializers=serializers, **kwargs
+            s, workers=workers, hosts=hosts, nanny=nanny, serializers=serializers, **kwargs
         )
         return found

@@ -34,15 +34,19 @@ async def ask_workers(
     scheduler: Any, kept: Collection[Key], retrying: Container[Key] = frozenset()
 ) -> OperandDetails:
     """Return the answers of the workers that are in time, with ``kept`` and ``retrying`` added."""
-    answers = await asyncio.gather(*(_ask(scheduler, address) for address in scheduler.workers))
+    message = {"op": "run", "function": dumps(_answer_on_worker), "kwargs": dumps({})}
+    # a dead worker may still be registered
+    there = [w for w, stream in scheduler.stream_comms.items() if not stream.please_stop]
+    answers = await asyncio.gather(*(_ask(scheduler, address, message) for address in there))
     found = {worker: answer for each in answers for worker, answer in each.items()}
     on_disk = (key for _, keys in found.values() for key in keys)
     interrupted = {worker: keys for worker, (keys, _) in found.items() if keys}
     return OperandDetails(interrupted, {*kept, *on_disk}, retrying)
 
 
-async def _ask(scheduler: Any, address: str) -> dict[str, tuple[list[Key], list[Key]]]:
-    message = {"op": "run", "function": dumps(_answer_on_worker), "kwargs": dumps({})}
+async def _ask(
+    scheduler: Any, address: str, message: dict[str, Any]
+) -> dict[str, tuple[list[Key], list[Key]]]:
     try:
         asked = scheduler.broadcast(msg=message, workers=[address], on_error="ignore")
         answers = await asyncio.wait_for(asked, _TIMEOUT)

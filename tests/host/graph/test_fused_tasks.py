@@ -1,5 +1,6 @@
 """Which tasks may be fused with others."""
 
+import logging
 import operator
 from functools import partial
 from typing import Any
@@ -278,6 +279,18 @@ def waits_for_what_it_imports(x: int) -> int:
     return x
 
 
+def waits_for_what_dask_imports(x: int) -> int:
+    from dask.distributed import Lock
+
+    Lock("go").acquire()
+    return x
+
+
+def waits_beside_a_large_class(x: int) -> int:
+    logging.Logger("x")
+    return waits_for_an_attribute(x)
+
+
 def waits_for_an_attribute(x: int) -> int:
     distributed.Event("go").wait()
     return x
@@ -303,7 +316,9 @@ def makes_one(x: int) -> int:
     "function",
     [
         waits_for_what_it_imports,
+        waits_for_what_dask_imports,
         waits_for_an_attribute,
+        waits_beside_a_large_class,
         Waiter().wait,
         Waiter(),
         makes_one,
@@ -317,6 +332,8 @@ def test_tasks_that_wait_in_other_ways_stay_apart(function: Any) -> None:
 
 def test_methods_of_arrays_are_joined() -> None:
     assert Joinable()(Task("a", methodcaller("sum"), TaskRef("x"))) == CERTAIN
+    of_text = operator.methodcaller("split", ",")
+    assert Joinable()(Task("a", of_text, TaskRef("x"))) == CERTAIN
 
 
 class Anything:
