@@ -136,3 +136,9 @@ def test_exit_statuses(supervised):
     assert given_up.wait() == 128 + signal.SIGKILL
     assert "died 5 times within a minute: given up" in given_up.output
     assert supervised("raise SystemExit(3)").wait() == 3
+
+
+def test_a_wrong_command_line_is_not_tried_again(supervised):
+    wrong = supervised("raise SystemExit(2)")
+    assert wrong.wait() == 2
+    assert "started again" not in wrong.output

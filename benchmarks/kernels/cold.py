@@ -17,13 +17,13 @@ from dask_marsched.kernels import backends
 from dask_marsched.worker import kernels as kernel_part
 
 CHUNKS = 200
-CHUNK = 8  # MiB
+CHUNK_MIB = 8
 NAMES = ("rosenbrock", "evi", "cloud mask", "mixed")
 
 
 def seconds(contestant: str, directory: Path | None) -> float:
     """Return how long the chunks take, imports of the backends and compiling included."""
-    chunks = [comparison.chunk(name, "mean", "float64", CHUNK) for name in NAMES]
+    chunks = [comparison.chunk(name, "mean", "float64", CHUNK_MIB) for name in NAMES]
     started = time.perf_counter()
     if contestant == "stock":
         wrap = comparison.as_it_is

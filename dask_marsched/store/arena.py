@@ -37,8 +37,8 @@ ADDRESSES_PER_BYTE = 4
 # Upper bounds, as shares of the cap, on the grants that no array uses and on those that nothing was
 # published in. The rest is for copies.
 _UNUSED, _UNPUBLISHED = 0.25, 0.75
-#: Extents that peers may still read, of which so many are looked at each time: the system needs the
-#: longer for each the more there are, 10 ms for 1,000.
+#: Most released chunks that are looked at each time, to see whether peers still read them. The
+#: kernel takes 10 ms for 1,000 of them, and four times as long for twice as many.
 _LOOKED_AT = 64
 # When memory is short, at most the cap divided by this is reserved for the next arrays.
 _SPARE = 16
@@ -131,7 +131,7 @@ class Arena:
     def held(self) -> int:
         """Return the bytes in use because of this worker: all but what only peers still read.
 
-        Of released chunks that were not looked at yet, peers are assumed to read them.
+        Released chunks that were not looked at yet count as read by peers.
         """
         with self._releases.held():
             self._reclaim(_LOOKED_AT)

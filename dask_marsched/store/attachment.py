@@ -133,10 +133,10 @@ class Attachments:
 
     def map_stamped(self, handle: Handle, stamp: int) -> Mapping:
         """Map a chunk whose owner may have released it or died; OSError if it is gone."""
-        # Before: to undo our lock would undo that on another chunk that is there now.
+        # First without a lock: undoing it would also unlock a chunk of ours that is there now.
         self._check_stamp(handle, stamp)
         mapping = self.map(handle)
-        # Under our lock, which keeps a living owner from reusing the memory.
+        # Again under our lock, which keeps a living owner from reusing the memory.
         self._check_stamp(handle, stamp)
         return mapping
 

@@ -40,7 +40,7 @@ def put(
     # it is in a chunk that nobody keeps.
     rest = [frame for frame, is_here in zip(frames, here, strict=True) if not is_here]
     first = arena.put(header, rest) if any(frame.nbytes for frame in rest) else None
-    if rest and first is None:
+    if first is None and (rest or not frames):
         return None
     apart: list[tuple[int, SharedChunk]] = []
     for position, frame in enumerate(frames):

@@ -162,3 +162,13 @@ async def test_a_client_that_goes_takes_its_recorder_with_it(c, s, a, b):
     # The scheduler hears of it before the client is told that it may go.
     assert set(s.plugins) == before
     assert not recorder._ticking.is_running()
+
+
+@gen_cluster(client=True, clean_kwargs={"threads": False})
+async def test_a_block_that_outlives_its_recorder_has_no_report(c, s, a, b, caplog):
+    """As when the scheduler was restarted."""
+    before = set(s.plugins)
+    async with performance_report("memory://lost.html", c):
+        (name,) = set(s.plugins) - before
+        s.remove_plugin(name)
+    assert "no report" in caplog.text

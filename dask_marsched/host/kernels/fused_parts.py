@@ -80,14 +80,14 @@ class _Reduced:
     def chosen(self, values: list[Any]) -> Expression:
         """Return the expression for inputs of these types, to which literals are appended.
 
-        As by NumPy, integers are searched for no NaN, and not copied.
+        As in NumPy, integers are neither searched for NaN nor copied.
         """
         if not self.literals:
             return self.expression
         if self.empty(values).dtype.kind in "biu":
             return self.whole
         node = self.nodes[self.elementwise.origin(self.value)]
-        if node.op == "input" and _is_repeated(values[node.param]):
+        if node.op == "input" and _is_constant_along_an_axis(values[node.param]):
             raise NotUnderstoodError("a copy of an array that is constant along an axis")
         values += self.literals
         return self.expression
@@ -137,7 +137,9 @@ class _Sums(_Reduced):
     def __init__(self, nodes: Sequence[Node], value: int, found: RecognizedReduction) -> None:
         super().__init__(nodes, value, found)
         more, summed, self.literals = _without_nan(nodes, value, found)
-        self._count = lru_cache(_MOST_FORMS)(self._new_count)
+        # halves may overflow, of which NumPy warns each time
+        is_half = self.count_dtype is not None and np.dtype(self.count_dtype).char == "e"
+        self._count = self._new_count if is_half else lru_cache(_MOST_FORMS)(self._new_count)
         self.expression = self._summing(more, summed)
         self.whole = self._summing(nodes, value)
 
@@ -155,18 +157,14 @@ class _Sums(_Reduced):
         self, values: list[Any], evaluate: Evaluate, known: dict[int, Any] | None = None
     ) -> tuple[Any, Any]:
         """Return the sums, and the number of elements in each. Appends to the values."""
-        # as in Dask before the sums: halves may overflow, of which NumPy warns each time
-        count: Any = None if self.found.counts else self._counted(self.empty(values).shape)
+        # before the sums, as in Dask: either may warn
+        count: Any = None if self.found.counts else self._count(self.empty(values).shape)
         total, *counted = evaluate(self.chosen(values), values, known)
         if counted:
             return total, _stored_once(counted[0])
         # a caller may write to the array that it gets
         shared = not isinstance(count, np.ndarray) or not count.flags.writeable
         return total, count if shared else count.copy()
-
-    def _counted(self, shape: tuple[int, ...]) -> Any:
-        small = self.count_dtype is not None and np.dtype(self.count_dtype).char == "e"
-        return self._new_count(shape) if small else self._count(shape)
 
     def _new_count(self, shape: tuple[int, ...]) -> Any:
         named = {} if self.count_dtype is None else {"dtype": np.dtype(self.count_dtype)}
@@ -210,14 +208,14 @@ class Moment(_Sums):
 
     def run(self, values: list[Any], task: Any, evaluate: Evaluate) -> Any:
         """See `FusedPart.run`."""
-        dtype = self.empty(values).dtype
-        if dtype.kind not in "biuf":
+        x = self.empty(values)
+        if x.dtype.kind not in "biuf":
             raise NotUnderstoodError("moments of complex numbers")
         if not self.found.keepdims and self.found.axes is not None:
             raise NotUnderstoodError("a mean that cannot be broadcast")
         if self._kept is not None:
             # the values are gone if this raises later
-            self._kept.check(dtype, len(self.empty(values).shape))
+            self._kept.check(x.dtype, x.ndim)
             kept = OwnedValues(evaluate(self.elementwise, values))
             return self._kept.run(kept, task, evaluate)
         # values that NumPy computes for the sum are used again for the squares
@@ -272,8 +270,8 @@ class Arg(_Reduced):
         return function(lambda *_, **__: least, _named(place, self.found.kind), x, axis, offsets)
 
 
-def _is_repeated(value: Any) -> bool:
-    """Whether an array has the same elements along an axis, without memory for each."""
+def _is_constant_along_an_axis(value: Any) -> bool:
+    """Whether an array repeats its elements along an axis, without memory for each."""
     array = np.asarray(value)
     return any(n > 1 and not step for n, step in zip(array.shape, array.strides, strict=True))
 

@@ -92,7 +92,7 @@ def operation(
         if dtype is None or kwargs.get("casting", "unsafe") != "unsafe":
             return None
         if np.dtype(dtype).kind not in KINDS:
-            return None  # the name of some says too little
+            return None  # not all of their names can be read back
         return [RecognizedOperation("cast", np.dtype(dtype).str)]
     return None
 

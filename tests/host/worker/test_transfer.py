@@ -240,6 +240,28 @@ def test_chunks_that_cannot_be_mapped_are_sent():
         assert workers[1]["by_comm"] == 5
 
 
+def spill(key, dask_worker):
+    dask_worker.data.evict(key)
+
+
+async def fetch_keys(owner, keys, dask_worker):
+    return sorted(await dask_worker.plugins["sharing"].transfer.fetch(owner, keys))
+
+
+@pytest.mark.extended
+def test_chunks_that_their_owner_released_do_not_end_sharing_with_who_has_mapped_them():
+    with cluster(Sharing(), n_workers=3) as client:
+        workers = Workers(client)
+        owner, middle, reader = workers.addresses
+        held = [workers.on(0, numbers, MIB, float(i), key=f"x{i}") for i in range(5)]
+        wait(held)
+        wait([workers.on(1, total, x) for x in held])
+        for i in range(4):
+            client.run(spill, f"x{i}", workers=[owner])
+            asked = client.run(fetch_keys, middle, [f"x{i}", "x4"], workers=[reader])
+            assert asked == {reader: ["x4"]}
+
+
 @contextlib.contextmanager
 def running_worker(address, *before):
     """Run ``dask worker`` by a command of its own."""
