@@ -138,6 +138,7 @@ def test_exit_statuses(supervised):
     assert supervised("raise SystemExit(3)").wait() == 3
 
 
+@pytest.mark.extended
 def test_a_wrong_command_line_is_not_tried_again(supervised):
     wrong = supervised("raise SystemExit(2)")
     assert wrong.wait() == 2

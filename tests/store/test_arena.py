@@ -449,6 +449,7 @@ def test_a_failed_mapping_leaves_no_lock(arena, monkeypatch):
     assert attachments.mapped == 0
 
 
+@pytest.mark.extended
 def test_chunks_of_ever_other_sizes_fit_once_all_others_are_released(arena):
     sizes = [MIB, 3 * MIB // 2, 2 * MIB, 3 * MIB, 4 * MIB, 6 * MIB, 8 * MIB, 12 * MIB, 16 * MIB]
     for nbytes in (*sizes, *reversed(sizes)):
