@@ -15,7 +15,7 @@ Where to look in the source:
 - the scheduler's transitions and work stealing: ``host/scheduler/adapter.py``, ``queue_recall.py``
   and ``speculative_execution.py`` beside it; other files there and in ``host/restart/`` replace
   what else changes in the scheduler;
-- joining the tasks of a graph: ``policies/grouping.py``, asked by ``host/graph/compression.py``,
+- joining the tasks of a graph: ``policies/grouping.py``, asked by ``host/graph/fusion.py``,
   which ``host/scheduler/materialization.py`` calls when a graph arrives;
 - an operation of compiled kernels: ``kernels/operations.py``, and ``kernels/llvm/operations.py``
   for its code, ``functions.py`` beside it if that is long;

@@ -17,7 +17,7 @@ from dask_marsched.dashboard.service import DashboardService
 from dask_marsched.fallbacks.counters import Counters
 from dask_marsched.host.client.reconnection import prepare_clients
 from dask_marsched.host.contract import installed
-from dask_marsched.host.graph.compression import GraphCompression
+from dask_marsched.host.graph.fusion import GraphFusion
 from dask_marsched.host.graph.task_order import RepeatableOrder
 from dask_marsched.host.restart.recorder import RECORDED_FROM, RECORDED_TO
 from dask_marsched.host.scheduler.adapter import SchedulerAdapter
@@ -166,7 +166,7 @@ class MarsSchedulerPlugin(SchedulerPlugin):
             self._engine,
             self,
             removed=self.stop,
-            compression=self._compression(scheduler, self._engine.counters),
+            fusion=self._fusion(scheduler, self._engine.counters),
             order=RepeatableOrder(scheduler, self._engine.counters, self._engine.planner.prepare),
             failed=self._stop_failover,
         )
@@ -225,11 +225,11 @@ class MarsSchedulerPlugin(SchedulerPlugin):
             self._dashboard = DashboardService(scheduler, caught)
             self._dashboard.install()
 
-    def _compression(self, scheduler: Scheduler, counters: Counters) -> GraphCompression | None:
+    def _fusion(self, scheduler: Scheduler, counters: Counters) -> GraphFusion | None:
         if self.settings.fusion == "off":
             return None
         subgraphs = self.settings.fusion == "subgraphs"
-        return GraphCompression(scheduler, subgraphs=subgraphs, counters=counters)
+        return GraphFusion(scheduler, subgraphs=subgraphs, counters=counters)
 
     def stop(self) -> None:
         """Restore the scheduler, and its workers in the background. Idempotent."""

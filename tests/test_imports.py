@@ -20,7 +20,7 @@ ELSEWHERE = (
     "dask_marsched.cancellation",
     "dask_marsched.client",
     "dask_marsched.dashboard",
-    "dask_marsched.host.graph.compression",
+    "dask_marsched.host.graph.fusion",
     "dask_marsched.host.restart",
     "dask_marsched.host.scheduler.adoption",
     "dask_marsched.host.worker.reconnection",

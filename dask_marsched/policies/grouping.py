@@ -1,4 +1,4 @@
-"""Decides which tasks of a graph run as one, and which small results one task makes together."""
+"""Finds the tasks of a graph to run as one (`fusion`) or to bundle (`siblings`): `find_groups`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from dask_marsched.core.graph import Edges, OperandGraph
 from dask_marsched.core.memoization import memoized
-from dask_marsched.policies.compression import FREE, VISIBLE, compress, group_bounds
+from dask_marsched.policies.fusion import FREE, VISIBLE, group_bounds, group_heads
 from dask_marsched.policies.planning.tiles import find_tiles
 from dask_marsched.policies.siblings import siblings
 
@@ -24,7 +24,7 @@ class ClusterLimits(NamedTuple):
 class Groups(NamedTuple):
     """Groups of operands."""
 
-    heads: Sequence[int]  #: For each operand the head of its group (`compress`).
+    heads: Sequence[int]  #: For each operand the head of its group (`group_heads`).
     bundles: Sequence[Sequence[int]]  #: Those that one task could make (`siblings`).
 
 
@@ -43,8 +43,8 @@ def find_groups(
     """Return the groups of a graph.
 
     ``starts`` and ``flat`` are the inputs of its operands (`Edges`). Of their ``keys`` only layers
-    and indices count (`find_tiles`), so that they may be numbered. The others are as in `compress`
-    and `group_bounds`.
+    and indices count (`find_tiles`), so that they may be numbered. The others are as in
+    `group_heads` and `group_bounds`.
     """
     graph = OperandGraph(keys, Edges(starts, flat), nbytes, known)
     own = bytearray(roles)
@@ -55,4 +55,4 @@ def find_groups(
     limits = group_bounds(
         graph, threads=cluster.threads, thread_memory=cluster.thread_memory, batches=batches
     )
-    return Groups(compress(graph, own, kinds, limits), siblings(graph, own, kinds, limits))
+    return Groups(group_heads(graph, own, kinds, limits), siblings(graph, own, kinds, limits))

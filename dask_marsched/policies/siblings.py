@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from dask_marsched.core.graph import OperandGraph
-from dask_marsched.policies.compression import ALONE, CRUMB, FREE, GroupBounds, durations
+from dask_marsched.policies.fusion import ALONE, CRUMB, FREE, GroupBounds, durations
 
 
 def siblings(

@@ -10,7 +10,7 @@ from typing import Any
 from distributed.scheduler import Scheduler, TaskState, WorkerState
 
 from dask_marsched.host.scheduler import snapshot
-from dask_marsched.policies.compression import CRUMB
+from dask_marsched.policies.fusion import CRUMB
 from dask_marsched.policies.placement import Candidate
 from dask_marsched.scheduling.chosen_policies import Policies
 

@@ -16,7 +16,7 @@ from tornado.ioloop import IOLoop
 
 from dask_marsched.config import Settings
 from dask_marsched.host.graph.task_order import order_for
-from dask_marsched.host.scheduler.materialization import compress_for
+from dask_marsched.host.scheduler.materialization import fuse_for
 from dask_marsched.host.twin.graph import TwinGraph, check_keys, read_graph
 from dask_marsched.host.twin.layer_names import layer_names
 from dask_marsched.host.twin.scheduler import (
@@ -229,7 +229,7 @@ class _SimulationJob:
         check_keys(dsk, keys, there)
         tasks = {**there, **dsk} if there else dsk
         costs = CostModel(expr, tasks, self.costs, plugin=kernels)
-        left, groups, bundles = compress_for(scheduler, dsk, keys, annotations, self.annotations)
+        left, groups, bundles = fuse_for(scheduler, dsk, keys, annotations, self.annotations)
         costs.bundle(bundles)
         costs.join(groups)
         graph = read_graph(

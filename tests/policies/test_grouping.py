@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dask_marsched.core import memoization
 from dask_marsched.core.graph import OperandGraph
-from dask_marsched.policies.compression import FREE, VISIBLE, compress, group_bounds
+from dask_marsched.policies.fusion import FREE, VISIBLE, group_bounds, group_heads
 from dask_marsched.policies.grouping import ClusterLimits, Groups, find_groups
 from dask_marsched.policies.siblings import siblings
 from tests.graphs import graph
@@ -56,7 +56,7 @@ def test_groups_and_bundles_are_those_of_the_policies() -> None:
     limits = group_bounds(g, threads=4, thread_memory=1024 * MIB, batches=[None] * len(g))
     roles = [FREE if g.dependents[i] else VISIBLE for i in g]
     found = groups_of(g)
-    assert found.heads == compress(g, roles, [0] * len(g), limits)
+    assert found.heads == group_heads(g, roles, [0] * len(g), limits)
     assert found.bundles == siblings(g, roles, [0] * len(g), limits)
     assert len(set(found.heads)) < len(g)
 

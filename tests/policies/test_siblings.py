@@ -3,7 +3,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from dask_marsched.core.graph import OperandGraph
-from dask_marsched.policies.compression import ALONE, CRUMB, FREE, VISIBLE, GroupBounds
+from dask_marsched.policies.fusion import ALONE, CRUMB, FREE, VISIBLE, GroupBounds
 from dask_marsched.policies.siblings import siblings
 from tests.graphs import graph
 

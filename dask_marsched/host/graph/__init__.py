@@ -1,1 +1,1 @@
-"""Reads and rewrites Dask's graphs: sizes of results, order, compression, side effects."""
+"""Reads and rewrites Dask's graphs: sizes of results, order, fusion, side effects."""

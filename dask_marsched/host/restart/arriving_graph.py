@@ -9,7 +9,7 @@ from typing import Any
 
 from dask.typing import Key
 
-from dask_marsched.host.graph import compression
+from dask_marsched.host.graph import fusion
 from dask_marsched.host.restart.process import NO_RUN, next_run
 
 
@@ -39,7 +39,7 @@ class ArrivingGraph:
 
     def record(self, scheduler: Any, tasks: Collection[Key]) -> dict[str, Any]:
         """Return how the scheduler has made its tasks, for the journal."""
-        request = compression.current.get()
+        request = fusion.current.get()
         priorities = (scheduler.tasks[key].priority for key in tasks if key in self.defined)
         generations = (float(priority[1]) for priority in priorities if priority)
         return {

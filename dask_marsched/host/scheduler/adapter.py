@@ -18,7 +18,7 @@ from distributed.metrics import time
 from distributed.scheduler import Scheduler, TaskState, WorkerState
 
 from dask_marsched.host.contract import demand
-from dask_marsched.host.graph.compression import GraphCompression
+from dask_marsched.host.graph.fusion import GraphFusion
 from dask_marsched.host.graph.task_order import RepeatableOrder
 from dask_marsched.host.scheduler import contract, materialization, task_hints
 from dask_marsched.host.scheduler.batched_messages import BatchedMessages
@@ -108,7 +108,7 @@ class SchedulerAdapter:
         delegate: SchedulerDelegate,
         plugin: SchedulerPlugin,
         removed: Callable[[], None] = lambda: None,
-        compression: GraphCompression | None = None,
+        fusion: GraphFusion | None = None,
         order: RepeatableOrder | None = None,
         failed: Callable[[], None] = lambda: None,
     ) -> None:
@@ -117,7 +117,7 @@ class SchedulerAdapter:
         self.plugin = plugin
         self.removed = removed
         self.failed = failed
-        self.compression = compression
+        self.fusion = fusion
         self.order = order
         self.installed = False
         self._assigned: dict[TaskState, WorkerState] = {}
@@ -147,7 +147,7 @@ class SchedulerAdapter:
         if self._stealing is not None:
             self._stealing._get_thief = self._get_thief
         materialization.patch()
-        for part in (self.order, self.compression):
+        for part in (self.order, self.fusion):
             if part is not None:
                 part.install()
         self.installed = True
@@ -160,7 +160,7 @@ class SchedulerAdapter:
             return
         self.installed = False
         materialization.unpatch()
-        for part in (self.compression, self.order):
+        for part in (self.fusion, self.order):
             if part is not None:
                 part.uninstall()
         s = self.scheduler
@@ -204,8 +204,8 @@ class SchedulerAdapter:
     def _create_taskstate_from_graph(self, *, dsk: Any, ordered: Any, **kwargs: Any) -> Any:
         sizes, prepared = getattr(dsk, "sizes", None), getattr(dsk, "prepared", None)
         self.delegate.graph_arrives(len(dsk), sizes, prepared)
-        if self.compression is not None:
-            ordered = self.compression.reconcile(dsk, ordered, kwargs["keys"])
+        if self.fusion is not None:
+            ordered = self.fusion.reconcile(dsk, ordered, kwargs["keys"])
         s = self.scheduler
         with collector_paused():
             return type(s)._create_taskstate_from_graph(s, dsk=dsk, ordered=ordered, **kwargs)

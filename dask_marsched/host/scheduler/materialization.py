@@ -1,4 +1,4 @@
-"""Derives sizes, compresses and orders each graph when the scheduler materializes it."""
+"""Derives sizes of each graph, fuses tasks and orders them, when the scheduler materializes it."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from distributed.scheduler import Scheduler
 
 from dask_marsched.host.graph import blockwise_tasks, connected_roots, order_dependencies
 from dask_marsched.host.graph.array_layers import may_have_more_tasks
-from dask_marsched.host.graph.compression import (
-    CompressionRequest,
-    compressed,
-    compressed_as_before,
+from dask_marsched.host.graph.fusion import (
+    FusionRequest,
     current,
+    fuse_arriving,
+    fuse_as_before,
     in_force,
 )
 from dask_marsched.host.graph.result_sizes import ChunkSizes, chunk_nbytes
@@ -33,7 +33,7 @@ logger = logging.getLogger("dask_marsched")
 class SizedGraph(dict[Key, Any]):
     """A materialized graph with the known sizes of its results.
 
-    ``trees`` are the steps of joined reductions (`CompressionRequest.trees`), for the order;
+    ``trees`` are the steps of joined reductions (`FusionRequest.trees`), for the order;
     ``prepared`` is what was prepared for the plan (`RepeatableOrder.prepared`).
     """
 
@@ -59,7 +59,7 @@ def _materialize_sized_graph(expr: Any, validate: bool) -> tuple[dict[Key, Any],
     with collector_paused():
         dsk, annotations = _stock(expr=expr, validate=validate)
         sizes = _sizes(expr, dsk)
-        left = SizedGraph(compressed(dsk, annotations, sizes))
+        left = SizedGraph(fuse_arriving(dsk, annotations, sizes))
         left.sizes = sizes
         request = current.get()
         left.trees = request.trees if request is not None else {}
@@ -109,40 +109,40 @@ def materialize_again(
     chosen: list[list[Key]],
     groups: Mapping[Key, list[Key]],
 ) -> tuple[dict[Key, Any], Any, ChunkSizes]:
-    """Return the tasks of a graph as another scheduler has compressed it, annotations and sizes."""
+    """Return a graph's tasks, fused as another scheduler has done it, annotations and sizes."""
     stock = _stock or scheduler_module._materialize_graph
     with collector_paused():
         dsk, annotations = stock(expr=expr, validate=scheduler.validate)
         sizes = _sizes(expr, dsk)
-        if (compression := in_force.get(scheduler)) is not None:
-            compression.has_fused(groups)
-        return compressed_as_before(dsk, chosen, groups, sizes), annotations, sizes
+        if (fusion := in_force.get(scheduler)) is not None:
+            fusion.has_fused(groups)
+        return fuse_as_before(dsk, chosen, groups, sizes), annotations, sizes
 
 
-def compress_for(
+def fuse_for(
     scheduler: Scheduler,
     dsk: dict[Key, Any],
     keys: Collection[Key],
     annotations: Mapping[str, Mapping[Key, Any]],
     general: Mapping[str, Any],
 ) -> tuple[dict[Key, Any], dict[Key, list[Key]], dict[Key, list[Key]]]:
-    """Compress a graph as a scheduler does that gets it from a client.
+    """Fuse the tasks of a graph as a scheduler does that gets it from a client.
 
     ``annotations`` are by kind and key, ``general`` those of all tasks without their own. Returns
     the remaining tasks, the keys of fused tasks by the key of the task that replaces them, and the
-    tasks in bundles (`CompressionRequest.bundles`).
+    tasks in bundles (`FusionRequest.bundles`).
     """
-    compression = in_force.get(scheduler)
-    if compression is None:
+    fusion = in_force.get(scheduler)
+    if fusion is None:
         return dsk, {}, {}
-    request = CompressionRequest(compression, keys, general)
+    request = FusionRequest(fusion, keys, general)
     token = current.set(request)
     try:
         sizes = getattr(dsk, "sizes", None)
-        left = SizedGraph(compressed(dsk, annotations, sizes))
+        left = SizedGraph(fuse_arriving(dsk, annotations, sizes))
     finally:
         current.reset(token)
-    compression.count(request)
+    fusion.count(request)
     if sizes is None:
         return dict(left), request.groups, request.bundles
     left.sizes, left.trees = sizes, request.trees

@@ -87,10 +87,10 @@ class TaskRecorder(SchedulerPlugin):
         if "marsched" not in scheduler.plugins:
             return []
         # Only now: where there is no plugin, this would load dask.array.
-        from dask_marsched.host.graph.compression import in_force
+        from dask_marsched.host.graph.fusion import in_force
 
-        compression = in_force.get(scheduler)
-        return compression.joined(ts) if compression is not None else []
+        fusion = in_force.get(scheduler)
+        return fusion.joined(ts) if fusion is not None else []
 
     def remove_client(self, scheduler: Scheduler, client: str) -> None:
         """Leave with the client, should it go without ending its recording."""

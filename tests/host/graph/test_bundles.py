@@ -12,7 +12,7 @@ from dask._task_spec import DataNode, Task, TaskRef
 
 from dask_marsched.host.graph.bundles import bundled
 from dask_marsched.host.graph.result_sizes import ChunkSizes
-from tests.host.graph.test_compression import fusion, subgraphs
+from tests.host.graph.test_fusion import fusion, subgraphs
 
 
 def graph():

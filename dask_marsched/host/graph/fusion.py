@@ -1,4 +1,7 @@
-"""Compresses graphs after they are materialized and before their task states exist."""
+"""Joins tasks of an arriving graph into one, after it is materialized and before task states exist.
+
+`policies.grouping` decides which tasks; `fused_tasks` makes the task that replaces a group.
+"""
 
 from __future__ import annotations
 
@@ -24,25 +27,25 @@ from dask_marsched.host.graph.fused_tasks import Joinable, join
 from dask_marsched.host.graph.numbering import canonically_numbered, numbered
 from dask_marsched.host.graph.result_sizes import ChunkSizes
 from dask_marsched.host.scheduler.graph_requests import ArrivingGraphs
-from dask_marsched.policies.compression import ALONE, FREE, VISIBLE, compress
+from dask_marsched.policies.fusion import ALONE, FREE, VISIBLE, group_heads
 from dask_marsched.policies.grouping import ClusterLimits, Groups, find_groups
 
 #: The graph that is being read: set in the scheduler's coroutine and seen in its offload thread.
-current: contextvars.ContextVar[CompressionRequest | None] = contextvars.ContextVar(
+current: contextvars.ContextVar[FusionRequest | None] = contextvars.ContextVar(
     "graph", default=None
 )
 
-#: Fields that the message with a graph must have; otherwise the graph is not compressed.
+#: Fields that the message with a graph must have; otherwise nothing is fused.
 _NEEDED = {"actors", "annotations", "keys"}
 
-in_force: weakref.WeakKeyDictionary[Scheduler, GraphCompression] = weakref.WeakKeyDictionary()
+in_force: weakref.WeakKeyDictionary[Scheduler, GraphFusion] = weakref.WeakKeyDictionary()
 
 
 @dataclass
-class CompressionRequest:
+class FusionRequest:
     """A graph on its way into the scheduler."""
 
-    compression: GraphCompression
+    fusion: GraphFusion
     keys: Collection[Key]  #: Wanted by the client.
     annotations: Mapping[str, Any]  #: Of all tasks that have none of their own.
     priority: Any = 0  #: The user's priorities by key, or one for all.
@@ -58,15 +61,15 @@ class CompressionRequest:
     bundles: dict[Key, list[Key]] = field(default_factory=dict)
 
 
-def compressed(
+def fuse_arriving(
     dsk: dict[Key, GraphNode], annotations: Mapping[str, Mapping[Key, Any]], sizes: Any
 ) -> dict[Key, GraphNode]:
-    """Return the graph that is being read, compressed; runs in the scheduler's offload thread."""
+    """Return the graph that is being read, with its groups fused; runs in the offload thread."""
     request = current.get()
     if request is None:
         return dsk
     try:
-        return request.compression.compress(request, dsk, annotations, sizes or ChunkSizes())
+        return request.fusion.fuse(request, dsk, annotations, sizes or ChunkSizes())
     except CycleError:
         return dsk  # Dask reports the cycle
     except Exception as error:
@@ -74,17 +77,17 @@ def compressed(
         request.bundles.clear()
         request.trees.clear()
         request.chosen.clear()
-        request.compression.counters.caught("compress", error)
+        request.fusion.counters.caught("fuse", error)
         return dsk
 
 
-def compressed_as_before(
+def fuse_as_before(
     dsk: dict[Key, GraphNode],
     chosen: list[list[Key]],
     groups: Mapping[Key, list[Key]],
     sizes: ChunkSizes,
 ) -> dict[Key, GraphNode]:
-    """Return a graph compressed as another scheduler has done it: siblings and groups."""
+    """Return a graph with the siblings and groups joined that another scheduler has chosen."""
     if chosen:
         dsk, _ = bundled(dsk, chosen, sizes)
     return _joined(groups, dsk)
@@ -96,8 +99,8 @@ def _joined(groups: Mapping[Key, list[Key]], dsk: Mapping[Key, GraphNode]) -> di
     return {key: fused.get(key, node) for key, node in dsk.items() if key not in gone}
 
 
-class GraphCompression(ArrivingGraphs):
-    """Compresses a scheduler's graphs; ``subgraphs`` allows fusing more than linear chains."""
+class GraphFusion(ArrivingGraphs):
+    """Fuses tasks of a scheduler's graphs; ``subgraphs`` allows more than linear chains."""
 
     def __init__(
         self,
@@ -112,22 +115,22 @@ class GraphCompression(ArrivingGraphs):
         self._fused: set[Key] = set()
         self._purge_at = 1000
 
-    def of_message(self, message: dict[str, Any]) -> CompressionRequest | None:
-        """Return the request for the graph in a message; None if it is not to be compressed."""
+    def of_message(self, message: dict[str, Any]) -> FusionRequest | None:
+        """Return the request for the graph in a message; None if nothing is to be fused."""
         # An actor is not a function of its inputs.
         if not message.keys() >= _NEEDED or message["actors"]:
             return None
         priority = message.get("user_priority", 0)
-        return CompressionRequest(self, message["keys"], message["annotations"] or {}, priority)
+        return FusionRequest(self, message["keys"], message["annotations"] or {}, priority)
 
-    def compress(
+    def fuse(
         self,
-        request: CompressionRequest,
+        request: FusionRequest,
         dsk: dict[Key, GraphNode],
         annotations: Mapping[str, Mapping[Key, Any]],
         sizes: ChunkSizes,
     ) -> dict[Key, GraphNode]:
-        """Compress the graph and record the fused tasks; raise a ValueError for a cycle."""
+        """Fuse the graph's groups and record the fused tasks; raise a ValueError for a cycle."""
         own = dsk.keys()
         if len(dsk) < 2 or all(own.isdisjoint(node.dependencies) for node in dsk.values()):
             return dsk  # no task reads another, as in `Client.map`
@@ -161,7 +164,7 @@ class GraphCompression(ArrivingGraphs):
 
     def _group(
         self,
-        request: CompressionRequest,
+        request: FusionRequest,
         dsk: dict[Key, GraphNode],
         annotations: Mapping[str, Mapping[Key, Any]],
         sizes: ChunkSizes,
@@ -189,7 +192,7 @@ class GraphCompression(ArrivingGraphs):
         nbytes, sized = _sizes(keys, dsk, sizes, known)
         if not self.subgraphs:
             graph = OperandGraph(keys, inputs, nbytes, sized)
-            return keys, Groups(compress(graph, roles, kinds), ())
+            return keys, Groups(group_heads(graph, roles, kinds), ())
         batches = [
             key_split(key) if unsure or not size else None
             for key, unsure, size in zip(keys, uncertain, sized, strict=True)
@@ -226,7 +229,7 @@ class GraphCompression(ArrivingGraphs):
 
     def _reconcile(
         self,
-        request: CompressionRequest | None,
+        request: FusionRequest | None,
         dsk: dict[Key, GraphNode],
         ordered: Mapping[Key, Any],
         wanted: Iterable[Key],
@@ -261,7 +264,7 @@ class GraphCompression(ArrivingGraphs):
         own = fused_tasks.tasks_in if ts.key in self._fused else bundled_in
         return own(ts.run_spec)
 
-    def count(self, request: CompressionRequest) -> None:
+    def count(self, request: FusionRequest) -> None:
         """Count the fused tasks, and the tasks that replace them."""
         groups, bundles = request.groups, request.bundles
         if not bundles:
@@ -275,7 +278,7 @@ class GraphCompression(ArrivingGraphs):
         self.counters.fused += sum(len(own) for own in bundles.values() if len(own) > 1)
 
     def _split_known(
-        self, request: CompressionRequest, dsk: dict[Key, GraphNode], ordered: Mapping[Key, Any]
+        self, request: FusionRequest, dsk: dict[Key, GraphNode], ordered: Mapping[Key, Any]
     ) -> Mapping[Key, Any]:
         """Undo the fusion of tasks that arrived with another graph in the meantime."""
         known = self.scheduler.tasks.keys()
@@ -366,7 +369,7 @@ def _without_tokens(keys: list[Key]) -> list[Key]:
     ]
 
 
-def _annotated(annotations: Mapping[str, Mapping[Key, Any]], request: CompressionRequest) -> bool:
+def _annotated(annotations: Mapping[str, Mapping[Key, Any]], request: FusionRequest) -> bool:
     """Return whether annotations or priorities may differ between tasks."""
     return (
         any(annotations.values())
@@ -379,7 +382,7 @@ def _kinds(
     keys: list[Key],
     dsk: Mapping[Key, GraphNode],
     annotations: Mapping[str, Mapping[Key, Any]],
-    request: CompressionRequest,
+    request: FusionRequest,
 ) -> list[int]:
     """Return a number for each task; tasks with equal annotations share it."""
     if not _annotated(annotations, request):

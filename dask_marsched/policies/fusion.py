@@ -1,4 +1,4 @@
-"""Decides which operands of a graph run as one task.
+"""Groups the operands of a graph that run as one task: `group_heads`.
 
 The result of a group is that of its *head*, through which alone its other operands are read. So no
 result that others need disappears, and no cycle arises.
@@ -17,7 +17,7 @@ from dask_marsched.core.graph import OperandGraph, typical_nbytes
 
 N = TypeVar("N", int, str)
 
-#: Roles of operands (`compress`).
+#: Roles of operands (`group_heads`).
 FREE, VISIBLE, ALONE = 0, 1, 2
 
 #: Bytes a second that operands touch, and that they read or generate; as in `planning.forecast`.
@@ -62,7 +62,7 @@ def group_bounds(
     return GroupBounds(most, _GROUPS * max(8, threads), batches, typical / 4)
 
 
-def compress(
+def group_heads(
     graph: OperandGraph,
     roles: Sequence[int],
     kinds: Sequence[int],
@@ -85,7 +85,7 @@ def compress(
     if limits is None:
         joined = _lines(graph, roles, kinds)
     else:
-        groups = _Compression(graph, roles, kinds, limits).run()
+        groups = _Grouping(graph, roles, kinds, limits).run()
         joined = {head: group.members for head, group in groups.items()}
     heads = list(graph)
     for head, members in joined.items():
@@ -133,10 +133,10 @@ class _Group:
     members: list[int] = field(default_factory=list)  #: The operands except the head.
     batches: dict[str, int] = field(default_factory=dict)  #: Number of members in each batch.
     line: bool = True  #: Whether it is a single line of operands.
-    little: bool = False  #: Whether it adds little to any group (`_Compression._brings_little`).
+    little: bool = False  #: Whether it adds little to any group (`_Grouping._brings_little`).
 
 
-class _Compression:
+class _Grouping:
     def __init__(
         self,
         graph: OperandGraph,

@@ -7,14 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dask_marsched.core.graph import OperandGraph
-from dask_marsched.policies import compression
-from dask_marsched.policies.compression import (
+from dask_marsched.policies import fusion
+from dask_marsched.policies.fusion import (
     ALONE,
     FREE,
     VISIBLE,
     GroupBounds,
-    compress,
     group_bounds,
+    group_heads,
 )
 from tests.graphs import graph, operand_graphs, pairwise, tree
 
@@ -32,7 +32,7 @@ def joined(
     given_roles = [
         (roles or {}).get(str(g.keys[i]), FREE if g.dependents[i] else VISIBLE) for i in g
     ]
-    heads = compress(g, given_roles, [(kinds or {}).get(str(k), 0) for k in g.keys], limits)
+    heads = group_heads(g, given_roles, [(kinds or {}).get(str(k), 0) for k in g.keys], limits)
     found: dict[object, set[object]] = {}
     for i, head in enumerate(heads):
         found.setdefault(g.keys[head], set()).add(g.keys[i])
@@ -55,12 +55,12 @@ def test_a_line_becomes_one_from_end_to_end() -> None:
 
 @pytest.mark.parametrize("limits", [None, LOOSE])
 def test_very_long_lines_are_cut(limits: GroupBounds | None) -> None:
-    n = 2 * compression._MOST_OPERANDS + 100
+    n = 2 * fusion._MOST_OPERANDS + 100
     g = graph({f"x{i}": [f"x{i - 1}"] if i else [] for i in range(n)})
     sizes = [len(members) for members in joined(g, limits).values()]
     assert sum(sizes) == n
     assert len(sizes) == 3
-    assert max(sizes) == compression._MOST_OPERANDS + 1
+    assert max(sizes) == fusion._MOST_OPERANDS + 1
 
 
 def test_a_line_ends_where_others_read_or_join() -> None:
@@ -232,7 +232,7 @@ def test_groups_are_convex_and_nothing_is_lost(
     case: tuple[OperandGraph, list[int], list[int], GroupBounds | None],
 ) -> None:
     g, roles, kinds, limits = case
-    heads = compress(g, roles, kinds, limits)
+    heads = group_heads(g, roles, kinds, limits)
     for i, head in enumerate(heads):
         assert kinds[i] == kinds[head]
         if heads[i] != i:
@@ -240,7 +240,7 @@ def test_groups_are_convex_and_nothing_is_lost(
             assert roles[i] == FREE
             assert roles[head] != ALONE
             assert {heads[d] for d in g.dependents[i]} == {head}
-    seconds = compression.durations(g)
+    seconds = fusion.durations(g)
     after = finishes(g, heads, seconds)
     if limits is not None:
         before = finishes(g, list(g), seconds)
@@ -254,10 +254,10 @@ def test_more_is_joined_with_bounds_than_in_lines(
     case: tuple[OperandGraph, list[int], list[int], GroupBounds | None],
 ) -> None:
     g, roles, kinds, _ = case
-    lines = compress(g, roles, kinds)
+    lines = group_heads(g, roles, kinds)
     # Even where nothing else may be joined.
     for limits in (GroupBounds(0.0, 10**6), LOOSE):
-        assert len(set(compress(g, roles, kinds, limits))) <= len(set(lines))
+        assert len(set(group_heads(g, roles, kinds, limits))) <= len(set(lines))
     for i, head in enumerate(lines):
         if head != i:
             assert len(g.dependents[i]) == 1
@@ -270,7 +270,7 @@ def test_a_group_that_waits_holds_no_more_than_its_parts_would(
 ) -> None:
     g, roles, kinds, limits = case
     g = g.with_nbytes([size * 1000 for size in g.nbytes], g.known)  # far above what is a crumb
-    heads = compress(g, roles, kinds, limits)
+    heads = group_heads(g, roles, kinds, limits)
     for head in set(heads):
         members = {i for i, h in enumerate(heads) if h == head}
         outside = {j for i in members for j in g.inputs[i]} - members
@@ -279,7 +279,7 @@ def test_a_group_that_waits_holds_no_more_than_its_parts_would(
         inner = sum(g.nbytes[j] for j in direct & members)
         brought = sum(g.nbytes[j] for j in outside - direct)
         if len(outside) > 1 and len(direct) > 1:
-            assert brought <= inner + len(members) * compression.CRUMB
+            assert brought <= inner + len(members) * fusion.CRUMB
 
 
 def test_large_or_unknown_hubs_prevent_joining() -> None:
@@ -290,5 +290,5 @@ def test_large_or_unknown_hubs_prevent_joining() -> None:
         found = graph(inputs, {"model": model} | dict.fromkeys(list(inputs)[1:], 1e6))
         found = found.with_nbytes(found.nbytes, bytes([known]) + b"\1" * 80)
         limits = LOOSE
-        heads = compress(found, bytearray(81), [0] * 81, limits)
+        heads = group_heads(found, bytearray(81), [0] * 81, limits)
         assert (len(set(heads)) < 81) is joined, (model, known)

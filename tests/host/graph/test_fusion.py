@@ -1,4 +1,4 @@
-"""Compression of graphs on their way into a real scheduler: which tasks are fused."""
+"""Fusion of graphs on their way into a real scheduler: which tasks are joined."""
 
 import asyncio
 import logging
@@ -30,7 +30,7 @@ from dask_marsched.core import memoization
 from dask_marsched.host.batched_messages import FINISHED
 from dask_marsched.host.graph.fused_tasks import join
 from dask_marsched.host.graph.task_order import order_and_free
-from dask_marsched.policies.compression import compress
+from dask_marsched.policies.fusion import group_heads
 from dask_marsched.scheduler_plugin import MarsSchedulerPlugin
 from dask_marsched.simulation import simulate
 from tests.harness import check, planned_cluster, report_of
@@ -220,7 +220,7 @@ async def test_a_lost_fused_result_is_recomputed(c, s, *workers):
 
 @subgraphs()
 async def test_fusion_is_undone_for_tasks_of_a_newer_graph(c, s, *workers):
-    """Another graph may arrive between compression in the thread and creation of the tasks."""
+    """Another graph may arrive between fusion in the thread and creation of the tasks."""
     steps = line(3)
     stock = s._create_taskstate_from_graph
     seen: list[set[Any]] = []
@@ -361,7 +361,7 @@ async def test_two_graphs_at_once(c, s, *workers):
 @subgraphs()
 async def test_a_graph_that_comes_again_is_remembered(c, s, *workers):
     with (
-        patch("dask_marsched.policies.grouping.compress", wraps=compress) as joins,
+        patch("dask_marsched.policies.grouping.group_heads", wraps=group_heads) as joins,
         patch("dask_marsched.host.graph.task_order.order_and_free", wraps=order_and_free) as orders,
     ):
         memoization.forget()
@@ -419,13 +419,13 @@ async def test_a_failure_leaves_the_graph_as_it_is(c, s, a, b, monkeypatch):
     def broken(*args: Any) -> Any:
         raise ArithmeticError("no")
 
-    monkeypatch.setattr("dask_marsched.host.graph.compression.find_groups", broken)
+    monkeypatch.setattr("dask_marsched.host.graph.fusion.find_groups", broken)
     await c.register_plugin(MarsSchedulerPlugin(fusion="subgraphs"))
     with captured_logger("dask_marsched") as log:
         assert await c.compute(da.ones((40, 40), chunks=10).sum()) == 1600
     assert "ArithmeticError" in log.getvalue()
     report = report_of(s)
-    assert report["exceptions"] == {"compress": 1}
+    assert report["exceptions"] == {"fuse": 1}
     assert report["fusion"] == {"mode": "subgraphs", "operands": 0, "into": 0}
     assert isinstance(c.submit(inc, 1), Future)
 
@@ -438,11 +438,11 @@ from dask_marsched.host.scheduler import materialization as materialize
 from dask_marsched.simulation import simulate as _
 import importlib
 module = importlib.import_module("dask_marsched.simulation.simulate")
-def show(*args, compress=materialize.compress_for):
-    found = compress(*args)
+def show(*args, fuse=materialize.fuse_for):
+    found = fuse(*args)
     print(sorted(map(str, found[1].items())), sorted(map(str, found[2].items())))
     return found
-module.compress_for = show
+module.fuse_for = show
 a, b = (da.random.default_rng(seed).random((600, 600), chunks=100) for seed in (0, 1))
 padded = da.overlap.overlap(a[1:, 1:] - b[:-1, :-1], depth=1, boundary="periodic")
 module.simulate(padded.sum(axis=0), isolated=False, timeline=False)
