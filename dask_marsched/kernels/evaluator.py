@@ -26,7 +26,7 @@ from dask_marsched.kernels.tuner import REFERENCE, SAMPLES, Times
 logger = logging.getLogger("dask_marsched")
 
 #: Chunks of fewer elements are left to NumPy, whose overhead is as small as that of choosing.
-LEAST = 8192
+LEAST_ELEMENTS = 8192
 _SHOWN = 20  #: Expressions in `Kernels.report`
 #: Cases, and uses of them, that are remembered. Each takes a few KiB, and holds machine code.
 _MOST_CASES = 512
@@ -195,7 +195,7 @@ class Kernels:
             made = bind(expression, found)
         except NotUnderstoodError as reason:
             return str(reason)
-        if made.elements < LEAST:
+        if made.elements < LEAST_ELEMENTS:
             return None
         size = made.elements.bit_length() // 2
         layout = (made.layout.mode, made.layout.steps.lower())

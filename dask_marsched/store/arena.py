@@ -12,7 +12,7 @@ from operator import is_
 import numpy as np
 
 from dask_marsched.store import file_ranges
-from dask_marsched.store.array_memory import LEAST, RESERVED_PER_THREAD, Grants, fill
+from dask_marsched.store.array_memory import LEAST_NBYTES, RESERVED_PER_THREAD, Grants, fill
 from dask_marsched.store.extents import LARGE_PAGE, Allocation, Extent, ExtentTable
 from dask_marsched.store.file_ranges import punch
 from dask_marsched.store.mapping import Mapping, MappingPool, copy, frame_offsets, is_modified
@@ -200,7 +200,7 @@ class Arena:
             sizes = self._table.idle_sizes()
         room = self.spare - self._grants.filled
         for nbytes in sizes:
-            if LEAST <= nbytes <= room:
+            if LEAST_NBYTES <= nbytes <= room:
                 self.grant([nbytes])
                 room -= nbytes
 

@@ -9,7 +9,7 @@ from dask_marsched.store.mapping import is_modified
 from dask_marsched.store.shared_memory import SharedMemory, native
 
 #: Copying a smaller array costs less than allocating it apart, bytes.
-LEAST = 256 * 1024
+LEAST_NBYTES = 256 * 1024
 #: Enough for some temporary arrays that are too small for large pages, bytes. Memory for larger
 #: ones is there as fast as from malloc, and what is reserved shows in the memory of all programs.
 RESERVED_PER_THREAD = 4 * 1024 * 1024
@@ -19,7 +19,7 @@ def make_arrays_here(spare: int = RESERVED_PER_THREAD) -> None:
     """Let code in this context allocate arrays in grants; at most ``spare`` bytes stay reserved."""
     # Without a matching grant an array is allocated as usual, and its size is recorded.
     if native is not None:
-        native.allocate_here(LEAST, spare)
+        native.allocate_here(LEAST_NBYTES, spare)
 
 
 def sizes_wanted() -> list[int]:

@@ -9,14 +9,14 @@ import pytest
 
 from dask_marsched.kernels import numpy_backend
 from dask_marsched.kernels.backend import Results, UnsupportedError
-from dask_marsched.kernels.evaluator import LEAST, Kernels, Means
+from dask_marsched.kernels.evaluator import LEAST_ELEMENTS, Kernels, Means
 from dask_marsched.kernels.expression import NotUnderstoodError
 from dask_marsched.kernels.tuner import SAMPLES
 from tests.kernels.expressions import awake, expression
 
-CHAIN, CHUNK = expression(lambda x: x * 2 + 1, np.arange(float(2 * LEAST)))
+CHAIN, CHUNK = expression(lambda x: x * 2 + 1, np.arange(float(2 * LEAST_ELEMENTS)))
 CASE = (CHAIN, CHUNK)
-DIVISION, _ = expression(lambda x: (x / 0.0) + 1, np.zeros(2 * LEAST))
+DIVISION, _ = expression(lambda x: (x / 0.0) + 1, np.zeros(2 * LEAST_ELEMENTS))
 
 
 class Fake:
@@ -122,7 +122,7 @@ def test_no_backend_is_asked_for_before_numpy_has_spent_enough(tmp_path):
 
     kernels = Kernels(late, clock=clock, patience=2.0)
     for case in (CHAIN, DIVISION, CHAIN):
-        kernels.evaluate(case, [np.ones(2 * LEAST), 2, 1])  # half a second each
+        kernels.evaluate(case, [np.ones(2 * LEAST_ELEMENTS), 2, 1])  # half a second each
     assert not asked
     assert not kernels._compiler._threads
     kernels.evaluate(*CASE)
@@ -160,7 +160,7 @@ def test_numpy_warns_and_raises_when_a_flag_was_raised():
     clock = Clock()
     fake = Fake(clock=clock, seconds=-0.4, raised={"divide"})
     kernels = awake(fake, clock=clock)
-    values = [np.ones(2 * LEAST), 0.0, 1]
+    values = [np.ones(2 * LEAST_ELEMENTS), 0.0, 1]
     with np.errstate(all="ignore"):
         evaluate(kernels, 1, DIVISION, values)
     with pytest.warns(RuntimeWarning, match="divide by zero encountered in divide"):
@@ -205,7 +205,7 @@ def test_numpy_evaluates_if_underflow_is_reported():
 
 
 def test_a_literal_out_of_range_raises_numpys_error():
-    case, values = expression(lambda x: x + 300 + x, np.zeros(2 * LEAST, "u1"))
+    case, values = expression(lambda x: x + 300 + x, np.zeros(2 * LEAST_ELEMENTS, "u1"))
     kernels = awake()
     with pytest.raises(OverflowError, match="300"):
         kernels.evaluate(case, values)
@@ -301,8 +301,8 @@ def test_threads_may_evaluate_during_close(tmp_path, chunks):
 def test_the_number_of_remembered_shapes_is_bounded(monkeypatch):
     monkeypatch.setattr("dask_marsched.kernels.evaluator._MOST_USES", 8)
     kernels = awake()
-    base = np.ones(2 * LEAST)
-    for size in (*range(20), *range(LEAST, LEAST + 20)):
+    base = np.ones(2 * LEAST_ELEMENTS)
+    for size in (*range(20), *range(LEAST_ELEMENTS, LEAST_ELEMENTS + 20)):
         for _ in range(2):
             if size:
                 kernels.evaluate(CHAIN, [base[:size], 2, 1])

@@ -193,7 +193,7 @@ def test_missed_sizes_are_reported_once_and_then_granted(arena):
 def test_small_arrays_and_other_contexts_are_left_alone(arena):
     arena.grant([MIB])
     assert not is_here(arena, numbers())
-    small = here(numbers, array_memory.LEAST // 8 - 1)
+    small = here(numbers, array_memory.LEAST_NBYTES // 8 - 1)
     assert not is_here(arena, small)
     assert array_memory.sizes_wanted() == []
 

@@ -31,14 +31,14 @@ from dask_marsched.host.kernels.rules import unwrapped
 #: Bytes copied at a time.
 _PIECE = 1 << 20
 #: Fewer bytes in all partial results are left to flox.
-_LEAST = 4 * _PIECE
+_LEAST_NBYTES = 4 * _PIECE
 _FUNCTIONS = (np.sum, np.prod, np.min, np.max, np.nanmin, np.nanmax, np.any, np.all)
 #: Rows to compare with flox, and the number of them at a time.
 _TRIED, _TRIED_AT_ONCE = 5, 2
 #: Of other axes, as many indices are compared at most; of groups, all.
 _TRIED_LENGTH = 7
 #: If there are fewer rows, they have to be small.
-_FEW = 16
+_FEW_ROWS = 16
 
 
 class GroupedCombination(NamedTuple):
@@ -120,10 +120,10 @@ def _checked(parts: list[Any], found: GroupedCombination) -> tuple[list[Any], in
     if any(axis not in range(1, len(shape)) or shape[axis] != 1 for axis in found.axis[:-1]):
         raise UnfitError
     nbytes = [sum(array.nbytes for array in same) for same in zip(*rows, strict=True)]
-    if shape[0] < _TRIED or sum(nbytes) < _LEAST or len(nbytes) != len(found.functions):
+    if shape[0] < _TRIED or sum(nbytes) < _LEAST_NBYTES or len(nbytes) != len(found.functions):
         raise UnfitError
     row = max(nbytes) // shape[0]
-    if shape[0] < _FEW and row > _PIECE:  # a piece would be a large share of the whole
+    if shape[0] < _FEW_ROWS and row > _PIECE:  # a piece would be a large share of the whole
         raise UnfitError
     return arrays, row
 

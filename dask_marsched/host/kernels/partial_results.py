@@ -31,7 +31,7 @@ from dask_marsched.host.kernels.piecewise_sums import (
 from dask_marsched.host.kernels.rules import unwrapped
 
 #: Smaller results are left to Dask, elements.
-_LEAST = 2 * PIECE
+_LEAST_ELEMENTS = 2 * PIECE
 _FORMS: dict[Any, tuple[str, frozenset[str]]] = {
     mean_combine: ("mean", frozenset({"axis", "keepdims", "dtype", "sum", "numel"})),
     mean_agg: ("mean_end", frozenset({"axis", "keepdims", "dtype"})),
@@ -154,7 +154,7 @@ class _Partials:
         #: Whether the numbers of elements differ within a partial result, or some are 0.
         self.varies = False
         first = self.totals[0]
-        if type(first) is not np.ndarray or first.size < _LEAST:
+        if type(first) is not np.ndarray or first.size < _LEAST_ELEMENTS:
             raise UnfitError
         self.shape, self.dtype = first.shape, first.dtype
         self._check()
@@ -215,7 +215,7 @@ class _Partials:
                 return [drawn(inner) for inner in value]
             if isinstance(value, dict):
                 return drawn_together(value)
-            if value.size >= _LEAST and _is_repeated(value):
+            if value.size >= _LEAST_ELEMENTS and _is_repeated(value):
                 return np.broadcast_to(value[(slice(0, 1),) * value.ndim], shape)
             return draw(random, (*shape, *value.shape[len(shape) :]), value.dtype)
 

@@ -23,7 +23,7 @@ from dask_marsched.host.worker.input_release import (
     leave_out_of_tracebacks,
     owned_inputs,
 )
-from dask_marsched.kernels.evaluator import LEAST, Kernels
+from dask_marsched.kernels.evaluator import LEAST_ELEMENTS, Kernels
 
 #: Programs, templates and layers that are remembered; a graph has a few of each.
 _MOST_PROGRAMS = 2048
@@ -146,7 +146,7 @@ def may_contain_expression(task: Any) -> bool:
 def _is_small(values: Mapping[Any, Any]) -> bool:
     """Whether a task only reads arrays that are too small for kernels."""
     return bool(values) and all(
-        type(value) is np.ndarray and value.size < LEAST for value in values.values()
+        type(value) is np.ndarray and value.size < LEAST_ELEMENTS for value in values.values()
     )
 
 

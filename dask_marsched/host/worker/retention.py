@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from dask_marsched.host.worker.publishing import Publisher
 from dask_marsched.store import scattered
 from dask_marsched.store.arena import Arena, SharedChunk
-from dask_marsched.store.array_memory import LEAST
+from dask_marsched.store.array_memory import LEAST_NBYTES
 from dask_marsched.store.frames import is_data, is_plain_array, to_frames
 from dask_marsched.store.segment import Handle
 
@@ -149,7 +149,7 @@ class ResultRetainer:
             # Another thread may evict the value: before the check below, or after it, and then
             # `let_go` releases the chunks.
             self._hold(key, cost, copy)
-            if copy.found is not None and cost.arrays >= LEAST:
+            if copy.found is not None and cost.arrays >= LEAST_NBYTES:
                 self._exchange(key, value, *copy.found)
             elif self._store.in_memory(key) is not value:
                 self.let_go(key)
@@ -164,9 +164,9 @@ class ResultRetainer:
         return _Cost(arrays - here, max(0, sizeof(value) - arrays))
 
     def _affords(self, cost: _Cost) -> bool:
-        if cost.arrays >= LEAST and not self._may_exchange(cost.arrays):
+        if cost.arrays >= LEAST_NBYTES and not self._may_exchange(cost.arrays):
             return False
-        twice = cost.others if cost.arrays >= LEAST else cost.copied
+        twice = cost.others if cost.arrays >= LEAST_NBYTES else cost.copied
         most = max(_TWICE_AT_LEAST, int(_TWICE * self._store.held))
         return self.twice + twice <= most and self._budget.affords(cost.effort)
 
@@ -201,4 +201,4 @@ class ResultRetainer:
 
 
 def _is_large_array(value: object) -> TypeGuard[NDArray[Any]]:
-    return is_plain_array(value) and value.nbytes >= LEAST
+    return is_plain_array(value) and value.nbytes >= LEAST_NBYTES

@@ -22,7 +22,7 @@ from dask_marsched.kernels.llvm.floats import absolute_bits, bits, is_negative
 _hex = float.fromhex
 #: Bounds of the absolute value of an angle: below the first it is not reduced, below the second
 #: it is subtracted from pi/2, and from the last on multiples of pi/2 are not exact.
-_LOW, _MIDDLE, _MOST = (n << 32 for n in (0x3FEB6000, 0x400368FD, 0x419921FB))
+_LOW, _MIDDLE, _LARGEST_EXACT = (n << 32 for n in (0x3FEB6000, 0x400368FD, 0x419921FB))
 _HALF_PI, _REST = _hex("0x1.921fb54442d18p+0"), _hex("0x1.1a62633145c07p-54")
 _PARTS = (
     _hex("0x1.921fb58p+0"), _hex("-0x1.dde973cp-27"),
@@ -98,8 +98,8 @@ def wave(f: Any, x: Any, quarters: int) -> tuple[Any, Any]:
     value = _value(f, angle, short, at.and_(quarter, I64(1)))
     flipped = at.shl(at.and_(quarter, I64(2)), I64(62))
     found = at.bitcast(at.xor(bits(f.code, value), flipped), f.kind)
-    count = I64((0x7FF << 52) - _MOST + 1)  # infinity included, NaN not
-    return found, at.icmp_unsigned("<", at.sub(size, I64(_MOST)), count)
+    count = I64((0x7FF << 52) - _LARGEST_EXACT + 1)  # infinity included, NaN not
+    return found, at.icmp_unsigned("<", at.sub(size, I64(_LARGEST_EXACT)), count)
 
 
 def _reduced(f: Any, x: Any) -> tuple[Any, Any, Any]:

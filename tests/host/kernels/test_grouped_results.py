@@ -83,7 +83,7 @@ CASES = {
 
 @pytest.mark.parametrize("name", CASES)
 def test_results_are_floxes_to_the_last_bit(name, runner, monkeypatch):
-    monkeypatch.setattr(grouped_results, "_LEAST", 1)
+    monkeypatch.setattr(grouped_results, "_LEAST_NBYTES", 1)
     make, is_combined = CASES[name]
     found = stages(make())
     assert {combination(task).is_last for task, _ in found} == {True, False}
@@ -101,7 +101,7 @@ def test_results_are_floxes_to_the_last_bit(name, runner, monkeypatch):
 
 @pytest.mark.parametrize("name", CASES)
 def test_results_in_fused_tasks_are_floxes(name, runner, monkeypatch):
-    monkeypatch.setattr(grouped_results, "_LEAST", 1)
+    monkeypatch.setattr(grouped_results, "_LEAST_NBYTES", 1)
     for ours, floxes in run_both(CASES[name][0](), runner):
         are_equal(ours, floxes)
 
@@ -160,7 +160,7 @@ def test_finalize_runs_once_and_warns_as_in_flox(runner, monkeypatch):
         warnings.warn(f"{total.shape}, {count.sum()}", stacklevel=1)
         return total / (count - 4)  # NumPy warns
 
-    monkeypatch.setattr(grouped_results, "_LEAST", 1)
+    monkeypatch.setattr(grouped_results, "_LEAST_NBYTES", 1)
     monkeypatch.setattr(partial_results, "_proven", {})
     calls = []
     task, values = last_stage(reduced(finalize))
@@ -181,7 +181,7 @@ def test_errors_of_finalize_reach_the_caller(error, runner, monkeypatch):
             raise error("theirs")
         return total
 
-    monkeypatch.setattr(grouped_results, "_LEAST", 1)
+    monkeypatch.setattr(grouped_results, "_LEAST_NBYTES", 1)
     calls, is_failing = [], False
     task, values = last_stage(reduced(finalize))
     calls, is_failing = [], True
@@ -193,7 +193,7 @@ def test_errors_of_finalize_reach_the_caller(error, runner, monkeypatch):
 
 
 def test_wide_rows_are_left_to_flox(monkeypatch):
-    monkeypatch.setattr(grouped_results, "_LEAST", 1)
+    monkeypatch.setattr(grouped_results, "_LEAST_NBYTES", 1)
     monkeypatch.setattr(grouped_results, "_proved", None)  # not even tried
     monkeypatch.setattr(grouped_results, "_PIECE", 4096)
     for task, values in stages(reduced(None, (15, 1200, 12))):
@@ -209,7 +209,7 @@ def test_a_trial_is_small(monkeypatch):
         sizes.extend(a.shape for part in small for a in part["intermediates"])
         return False
 
-    monkeypatch.setattr(grouped_results, "_LEAST", 1)
+    monkeypatch.setattr(grouped_results, "_LEAST_NBYTES", 1)
     monkeypatch.setattr(partial_results, "_proven", {})
     monkeypatch.setattr(grouped_results, "_proved", proved)
     for task, values in stages(reduced(None)):
@@ -225,7 +225,7 @@ def test_a_trial_that_fails_is_remembered(runner, monkeypatch):
         tried.append(True)
         raise ZeroDivisionError
 
-    monkeypatch.setattr(grouped_results, "_LEAST", 1)
+    monkeypatch.setattr(grouped_results, "_LEAST_NBYTES", 1)
     monkeypatch.setattr(partial_results, "_proven", {})
     monkeypatch.setattr(grouped_results, "_Drawn", failing)
     task, values = last_stage(reduced(None))
@@ -238,7 +238,7 @@ def test_a_trial_that_fails_is_remembered(runner, monkeypatch):
 
 @pytest.mark.parametrize("axes", [(1, 0, 2), (0, 1, 2)])
 def test_rows_that_are_not_outermost_in_memory_are_left_to_flox(axes, runner, monkeypatch):
-    monkeypatch.setattr(grouped_results, "_LEAST", 1)
+    monkeypatch.setattr(grouped_results, "_LEAST_NBYTES", 1)
     task, values = last_stage(reduced(None))
     for part in values.values():
         moved = [np.ascontiguousarray(a.transpose(*axes, 3)) for a in part["intermediates"]]
@@ -252,7 +252,7 @@ def test_rows_that_are_not_outermost_in_memory_are_left_to_flox(axes, runner, mo
 
 
 def test_cohorts_are_floxes(runner, monkeypatch):
-    monkeypatch.setattr(grouped_results, "_LEAST", 1)
+    monkeypatch.setattr(grouped_results, "_LEAST_NBYTES", 1)
     found = stages(reduced(None, method="cohorts", expected_groups=None))
     assert found
     for task, values in found:
@@ -261,7 +261,7 @@ def test_cohorts_are_floxes(runner, monkeypatch):
 
 
 def test_other_groups_in_a_part_are_left_to_flox(runner, monkeypatch):
-    monkeypatch.setattr(grouped_results, "_LEAST", 1)
+    monkeypatch.setattr(grouped_results, "_LEAST_NBYTES", 1)
     task, values = last_stage(reduced(None, method="cohorts", expected_groups=None))
     part = next(iter(values.values()))
     part["groups"] = part["groups"][..., ::-1] + 1
