@@ -15,7 +15,7 @@ from distributed.protocol.serialize import ToPickle
 #: Operations.
 COMPUTE, FINISHED = "marsched-compute-tasks", "marsched-tasks-finished"
 #: Fewer tasks than this travel in messages of their own.
-LEAST = 4
+LEAST_TASKS = 4
 
 
 def pack_tasks(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -34,7 +34,7 @@ def pack_tasks(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _close(packed: list[dict[str, Any]], tasks: list[dict[str, Any]]) -> None:
-    if len(tasks) < LEAST:
+    if len(tasks) < LEAST_TASKS:
         packed += tasks
         return
     fields = [k for k in tasks[0] if k not in ("op", "run_spec")]

@@ -7,7 +7,7 @@ from distributed.protocol.serialize import ToPickle
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dask_marsched.host.batched_messages import COMPUTE, LEAST, pack_tasks, unpack_tasks
+from dask_marsched.host.batched_messages import COMPUTE, LEAST_TASKS, pack_tasks, unpack_tasks
 
 
 def task(number: int) -> dict[str, Any]:
@@ -36,6 +36,6 @@ def test_all_arrive_once_and_in_order(kinds):
 
 
 def test_a_few_travel_alone():
-    few, many = [[task(i) for i in range(n)] for n in (LEAST - 1, LEAST)]
+    few, many = [[task(i) for i in range(n)] for n in (LEAST_TASKS - 1, LEAST_TASKS)]
     assert pack_tasks(few) == few
     assert [m["op"] for m in pack_tasks(many)] == [COMPUTE]

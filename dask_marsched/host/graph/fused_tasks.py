@@ -41,7 +41,7 @@ _PLAIN = frozenset({
 _COLLECTIONS = frozenset({list, tuple, set, frozenset})
 #: Most elements of a collection, levels of collections, values for one task or function, and
 #: functions that call each other, that are examined.
-_LOOKED_AT, _DEPTH, _MOST, _CALLS = 64, 5, 256, 16
+_MOST_ELEMENTS, _MOST_LEVELS, _MOST_VALUES, _MOST_CALLS = 64, 5, 256, 16
 
 
 class Joinable:
@@ -67,7 +67,7 @@ class Joinable:
             return CERTAIN
         if kind is not Task or node.block_fusion:
             return ALONE
-        self._left = _MOST
+        self._left = _MOST_VALUES
         return self._task(node)
 
     def _task(self, task: Any) -> int:
@@ -83,7 +83,7 @@ class Joinable:
         if not verdict or _PLAIN.issuperset(map(type, held)):  # frequent, and fast
             return verdict
         # Functions of libraries call nothing that lies deep in their arguments.
-        return min(verdict, self._held(held, _DEPTH if verdict == UNCERTAIN else 1))
+        return min(verdict, self._held(held, _MOST_LEVELS if verdict == UNCERTAIN else 1))
 
     def _steps(self, steps: Mapping[Key, Any]) -> int:
         known = self._known.get(id(steps))  # all tasks of a layer share them
@@ -101,7 +101,7 @@ class Joinable:
         `ALONE` if an Event, a Lock, a Client or the like is among them, which no code shows.
         """
         least = CERTAIN
-        for value in islice(values, _LOOKED_AT):
+        for value in islice(values, _MOST_ELEMENTS):
             kind = type(value)
             if kind is DataNode:
                 value = value.value
@@ -109,7 +109,7 @@ class Joinable:
             if kind in _PLAIN:
                 continue
             held = value.values() if kind is dict else value if kind in _COLLECTIONS else None
-            if held is not None and _PLAIN.issuperset(map(type, islice(held, _LOOKED_AT))):
+            if held is not None and _PLAIN.issuperset(map(type, islice(held, _MOST_ELEMENTS))):
                 continue
             self._left -= 1
             if kind.__module__.partition(".")[0] == "distributed":
@@ -131,12 +131,12 @@ class Joinable:
         known = self._known.get(id(function))
         if known is not None:
             return known[1]
-        if id(function) in self._open or len(self._open) >= _CALLS:
+        if id(function) in self._open or len(self._open) >= _MOST_CALLS:
             self._is_circular = True
             return CERTAIN
         is_first, left = not self._open, self._left
         if is_first:
-            self._left, self._is_circular = _MOST, False
+            self._left, self._is_circular = _MOST_VALUES, False
         self._open[id(function)] = function
         verdict = self._examined(function)
         del self._open[id(function)]
@@ -160,7 +160,7 @@ class Joinable:
             verdict = ALONE
         else:
             users = verdict == UNCERTAIN
-            verdict = min(verdict, self._held(within_reach(function, inner, users), _DEPTH))
+            verdict = min(verdict, self._held(within_reach(function, inner, users), _MOST_LEVELS))
         return verdict
 
 

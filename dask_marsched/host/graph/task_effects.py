@@ -60,7 +60,7 @@ _IN_PLACE = frozenset({
     "ior", "ipow", "irshift", "isub", "itruediv", "ixor", "setitem",
 })  # fmt: skip
 #: Largest number of values that are examined in a task.
-_MOST = 2000
+_MOST_VALUES = 2000
 #: Types of values that cannot be called.
 _PLAIN = (
     *(str, bytes, int, float, complex, type(None), slice),
@@ -95,7 +95,7 @@ class _EffectsReader:
     """Analyses one task; it examines a bounded number of values."""
 
     def __init__(self) -> None:
-        self._left = _MOST
+        self._left = _MOST_VALUES
 
     def value(self, value: Any) -> Effects:
         """Return the effects of a value in a task, assuming that everything callable is called."""

@@ -7,7 +7,7 @@ from typing import Any
 
 from distributed.scheduler import Scheduler
 
-from dask_marsched.host.batched_messages import FINISHED, LEAST, pack_tasks
+from dask_marsched.host.batched_messages import FINISHED, LEAST_TASKS, pack_tasks
 
 #: The metric of workers (see `dask_marsched.worker.heartbeat_metrics`), and the part that runs
 #: tasks in a row.
@@ -29,7 +29,7 @@ class BatchedMessages:
         workers = self._scheduler.workers
         return {
             worker: pack_tasks(messages)
-            if len(messages) >= LEAST
+            if len(messages) >= LEAST_TASKS
             and (ws := workers.get(worker)) is not None
             and _PART in (ws.metrics.get(_METRIC) or ())
             else messages

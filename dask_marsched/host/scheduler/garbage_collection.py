@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator
 
 #: New objects that may be left to the collector, which looks at them for some microseconds.
-_FEW = 500
+_FEW_OBJECTS = 500
 #: It looks at all objects once more than this many, and more than this share of those alive, were
 #: made while it was paused. The share is Python's own rule for its oldest objects.
 _MOST_UNSEEN, _SHARE = 100_000, 0.25
@@ -78,7 +78,7 @@ def _age() -> None:
     global _unseen
     young = gc.get_count()[0]
     # What somebody else has frozen stays so; Python 3.12 itself begins with some hundred objects.
-    if young <= _FEW or gc.get_freeze_count() > _FEW:
+    if young <= _FEW_OBJECTS or gc.get_freeze_count() > _FEW_OBJECTS:
         return
     _unseen += young
     gc.freeze()

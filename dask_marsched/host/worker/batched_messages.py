@@ -10,7 +10,7 @@ from distributed.worker_state_machine import (
     TaskFinishedMsg,
 )
 
-from dask_marsched.host.batched_messages import COMPUTE, FINISHED, LEAST, unpack_tasks
+from dask_marsched.host.batched_messages import COMPUTE, FINISHED, LEAST_TASKS, unpack_tasks
 
 
 class _TasksFinished(SendMessageToScheduler):
@@ -61,7 +61,7 @@ class BatchedMessages:
 
     def packed(self, instructions: list[Any]) -> list[Any]:
         """Return instructions with results that follow one another in one message."""
-        if not self._understood or len(instructions) < LEAST:
+        if not self._understood or len(instructions) < LEAST_TASKS:
             return instructions
         found: list[Any] = []
         results: list[TaskFinishedMsg] = []
@@ -69,7 +69,7 @@ class BatchedMessages:
             if isinstance(instruction, TaskFinishedMsg):
                 results.append(instruction)
                 continue
-            found += results if len(results) < LEAST else [_TasksFinished(results)]
+            found += results if len(results) < LEAST_TASKS else [_TasksFinished(results)]
             results = []
             found.append(instruction)
         return found[:-1]

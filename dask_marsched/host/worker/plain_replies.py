@@ -6,8 +6,8 @@ from typing import Any
 
 from distributed.protocol import Serialize
 
-#: Longest text that is part of the message, characters; integers are below the largest.
-_MOST, _LARGEST = 1024, 2**63
+#: Longest text that is part of the message, characters; and the bound that integers are below.
+_LONGEST_TEXT, _INTEGER_BOUND = 1024, 2**63
 
 
 class PlainReply:
@@ -33,7 +33,7 @@ def is_plain(value: object) -> bool:
     """Whether a value is the same after its way through msgpack, and small."""
     kind = type(value)
     if kind is int:
-        return -_LARGEST <= value < _LARGEST  # type: ignore[operator]  # its type is known
+        return -_INTEGER_BOUND <= value < _INTEGER_BOUND  # type: ignore[operator]  # its type is known
     if kind is str:
-        return len(value) <= _MOST and value.isascii()  # type: ignore[arg-type,attr-defined]
+        return len(value) <= _LONGEST_TEXT and value.isascii()  # type: ignore[arg-type,attr-defined]
     return kind in (float, bool, type(None))

@@ -39,7 +39,7 @@ from dask_marsched.host.worker.tiny_task_rule import TinyTaskRule
 from dask_marsched.policies.tiny_tasks import SHORT
 
 #: Ready tasks that the threads may take without asking, and the number below which more are added.
-_MOST_OFFERED, _FEW = 512, 64
+_MOST_OFFERED, _FEW_OFFERED = 512, 64
 #: Seconds after which results are reported while a thread is still running tasks.
 _REPORT_EVERY = 0.02
 #: Bytes of results that are reported at once: they count nowhere until then.
@@ -275,7 +275,7 @@ class TaskRuns:
         # What came or went may be more urgent, or have been one of them.
         if offers and (ready.peek() is not next(iter(offers)) or not self._are_ready()):
             offers.clear()
-        if len(offers) >= _FEW or len(offers) == len(ready):
+        if len(offers) >= _FEW_OFFERED or len(offers) == len(ready):
             return
         offers.clear()
         for ts in ready.peekn(_MOST_OFFERED):
@@ -340,7 +340,7 @@ class TaskRuns:
             _, run.current = self._offers.popitem(last=False)
             run.current.ts.start_time = time()
             self._begun_since.append(run.current)
-            if len(self._offers) == _FEW // 2:
+            if len(self._offers) == _FEW_OFFERED // 2:
                 self._loop.call_soon_threadsafe(self._tell)
             return run.current
 
