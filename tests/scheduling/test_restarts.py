@@ -631,7 +631,7 @@ def test_a_client_that_lost_its_connection_begins_another_session(tmp_path):
 
 
 def test_a_client_forgets_the_keys_that_its_restart_has_dropped(tmp_path, monkeypatch):
-    monkeypatch.setattr(reconnection, "_FEW", 0)
+    monkeypatch.setattr(reconnection, "_FEW_KEYS", 0)
     plugin = MarsSchedulerPlugin(journal=str(tmp_path / "journal"))
     with cluster_with(plugin, n_workers=0) as (cluster, client):
         wait_for_sessions(cluster, client)

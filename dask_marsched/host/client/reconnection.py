@@ -46,7 +46,7 @@ _NOT_AGAIN = frozenset({"heartbeat-client", "variable-future-received-confirm"})
 #: Seconds between two attempts to connect, and the longest that one takes.
 _BETWEEN, _PROBED = 0.1, 1.0
 _CLOSING = ("closing", "closed")
-_FEW = 1000  # keys without a future that do no harm
+_FEW_KEYS = 1000  # keys without a future that do no harm
 _UNKNOWN = (
     "Client lost the connection to the scheduler, and the scheduler that is there now does not "
     "know its work. Please re-run your work."
@@ -203,7 +203,7 @@ class ResumableConnection:
             self._unwritten.popleft()
         # `Client.restart` drops all futures without a message.
         futures = self.client.futures
-        if len(self._sent) > 2 * len(futures) + _FEW:
+        if len(self._sent) > 2 * len(futures) + _FEW_KEYS:
             self._sent = {key for key in self._sent if key in futures}
 
     def _over(self) -> None:
