@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from dask_marsched.core.graph import OperandGraph
 
-_FEW = 6  #: An operand with at most this many dependents does not count as cut up.
+_FEW_DEPENDENTS = 6  #: An operand with at most this many dependents does not count as cut up.
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ def cut_up_operands(graph: OperandGraph, parallelism: int = 1) -> list[int]:
     found = [
         i
         for i, dependents in enumerate(graph.dependents)
-        if len(dependents) > _FEW and _is_cut_up(graph, i)
+        if len(dependents) > _FEW_DEPENDENTS and _is_cut_up(graph, i)
     ]
     if 2 * len(found) >= parallelism:
         return found

@@ -20,7 +20,7 @@ from dask_marsched.policies.planning.host_shares import (
 )
 from dask_marsched.policies.planning.plan_search import (
     CANDIDATES,
-    FEW,
+    FEW_OPERANDS,
     NOT_CUT,
     PlanChecks,
     UnitBounds,
@@ -258,7 +258,7 @@ class BoundedUnits:
         units = _pending(units, pending)
         if not units:
             return units
-        peak = stock_peak(graph, workers, FEW)
+        peak = stock_peak(graph, workers, FEW_OPERANDS)
         runs = runs_to_a_host(graph, units, len({w.host for w in workers}), peak)
         return cut_into_shares(units, workers, runs)
 

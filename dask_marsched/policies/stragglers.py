@@ -13,7 +13,7 @@ _ENOUGH = 5  #: Least executions for a usual duration.
 _WEIGHT = 0.05  #: Least weight of the last execution in the mean.
 #: A straggler has run this many times the usual duration (chunks of a kind hardly differ more) and
 #: this many seconds (below, a second run costs more than it saves).
-_FACTOR, _LEAST = 4.0, 2.0
+_FACTOR, _LEAST_SECONDS = 4.0, 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ def choose_second_runs(
     late = []
     for one in running:
         usual = durations.usual(one.kind)
-        if usual is not None and one.seconds > max(_LEAST, _FACTOR * usual):
+        if usual is not None and one.seconds > max(_LEAST_SECONDS, _FACTOR * usual):
             late.append((one.seconds - usual, one, usual))
     late.sort(key=lambda each: -each[0])
     free = list(idle)

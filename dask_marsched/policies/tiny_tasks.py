@@ -11,7 +11,7 @@ SHORT, SMALL = 0.005, 64 * 1024
 #: twenty operands.
 _WEIGHT = 0.2
 #: Kinds that are remembered.
-_MOST = 4096
+_MOST_KINDS = 4096
 
 
 @dataclass(slots=True)
@@ -30,7 +30,7 @@ class TinyKinds:
         """Record an operand that has run."""
         known = self._means.get(kind)
         if known is None:
-            if len(self._means) >= _MOST:
+            if len(self._means) >= _MOST_KINDS:
                 self._means.clear()
             self._means[kind] = _Means(seconds, nbytes)
         else:

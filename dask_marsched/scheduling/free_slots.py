@@ -10,12 +10,12 @@ from distributed.scheduler import Scheduler, WorkerState
 from dask_marsched.policies.slots import SlotRule
 
 #: With up to this many workers each dispatch scans all of them.
-_FEW = 64
+_FEW_WORKERS = 64
 #: Seconds between two scans of more workers. A worker may also get a free thread without finishing
 #: a task: by work stealing, or as a task secedes.
 _SCAN_EVERY = 0.05
 #: Busy workers per dispatch that may get a task which waits there for a thread.
-_MOST_BUSY = 16
+_MOST_BUSY_WORKERS = 16
 
 
 class FreeSlots:
@@ -59,7 +59,7 @@ class FreeSlots:
         """Return the workers that may get tasks."""
         s = self.scheduler
         if (
-            len(s.running) <= _FEW
+            len(s.running) <= _FEW_WORKERS
             or not self.finished
             or not 0 <= now - self._scanned_at < _SCAN_EVERY
         ):
@@ -69,9 +69,9 @@ class FreeSlots:
             self._free = {ws for ws in self._free if self.has_free_slot(ws)}
         found = {ws for ws in self.finished if ws in s.running} | self._free
         busy = self._busy
-        if len(busy) > _MOST_BUSY:
-            self._turn = (self._turn + _MOST_BUSY) % len(busy)
-            busy = (busy + busy)[self._turn : self._turn + _MOST_BUSY]
+        if len(busy) > _MOST_BUSY_WORKERS:
+            self._turn = (self._turn + _MOST_BUSY_WORKERS) % len(busy)
+            busy = (busy + busy)[self._turn : self._turn + _MOST_BUSY_WORKERS]
         return found.union(filter(self._may_queue, busy))
 
     def _scan(self) -> None:
@@ -85,7 +85,7 @@ class FreeSlots:
                 self._free.add(ws)
             elif self._may_queue(ws):
                 self._busy.append(ws)
-        if len(self._busy) > _MOST_BUSY:
+        if len(self._busy) > _MOST_BUSY_WORKERS:
             self._busy.sort(key=self.seniority)
 
     def _may_queue(self, ws: WorkerState) -> bool:

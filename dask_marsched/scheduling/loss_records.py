@@ -14,8 +14,8 @@ from dask_marsched.fallbacks.guard import guarded
 from dask_marsched.host.scheduler.departed_workers import ReassignedTasks
 from dask_marsched.host.scheduler.lost_results import TOPIC, Loss, read_loss
 
-#: Losses remembered for `status`, and keys named in an event.
-_MOST = 20
+#: Losses remembered for `status`; keys, and groups of tasks, named in the report of one.
+_MOST_LISTED = 20
 #: Start states of the transitions that matter for a loss.
 _RELEVANT = frozenset({"memory", "processing", "released"})
 
@@ -30,7 +30,7 @@ class Recoveries:
         self.counters = counters
         self.failure: str | None = None
         self._clock = clock
-        self._last: deque[dict[str, Any]] = deque(maxlen=_MOST)
+        self._last: deque[dict[str, Any]] = deque(maxlen=_MOST_LISTED)
         self._missing: dict[Key, list[_OpenRecovery]] = {}
         self._totals: Counter[str] = Counter()
         self._stimulus = ""
@@ -115,7 +115,7 @@ class _OpenRecovery(NamedTuple):
 def _event(worker: str, loss: Loss, adopted: int) -> dict[str, Any]:
     why = {
         str(key): "a client wants it" if by is None else f"{by} reads it"
-        for key, by in list(loss.because.items())[:_MOST]
+        for key, by in list(loss.because.items())[:_MOST_LISTED]
     }
     of_loss = set(loss.lost)
     return {
@@ -127,7 +127,7 @@ def _event(worker: str, loss: Loss, adopted: int) -> dict[str, Any]:
         "again_lost": sum(key in of_loss for key in loss.again),
         "excess": len(loss.again) - loss.needed,
         "not_needed": loss.spared,
-        "groups": dict(Counter(map(key_split, loss.again)).most_common(_MOST)),
+        "groups": dict(Counter(map(key_split, loss.again)).most_common(_MOST_LISTED)),
         "why": why,
         "seconds": None,
     }

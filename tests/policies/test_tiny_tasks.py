@@ -32,7 +32,7 @@ def test_a_slow_one_makes_its_kind_ordinary_for_a_while():
 
 
 def test_the_memory_is_bounded(monkeypatch):
-    monkeypatch.setattr(tiny_tasks, "_MOST", 3)
+    monkeypatch.setattr(tiny_tasks, "_MOST_KINDS", 3)
     kinds = TinyKinds()
     for name in "abcd":
         kinds.observe(name, 0, 0)

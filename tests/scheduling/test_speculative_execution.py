@@ -34,7 +34,7 @@ def impatient() -> MarsSchedulerPlugin:
 @pytest.fixture(autouse=True)
 def impatience(monkeypatch):
     monkeypatch.setattr(stragglers, "_FACTOR", 2.0)
-    monkeypatch.setattr(stragglers, "_LEAST", 0.1)
+    monkeypatch.setattr(stragglers, "_LEAST_SECONDS", 0.1)
 
 
 @pytest.fixture(autouse=True)

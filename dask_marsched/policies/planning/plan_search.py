@@ -22,9 +22,10 @@ from dask_marsched.policies.planning.host_shares import RUNS, cut_into_shares
 #: Memory bounds to try, in typical initial results.
 CANDIDATES = (4.0, 6.0, 8.0, 12.0, 16.0, 20.0, 24.0, 32.0, 64.0)
 SIZES = (8, 4, 2)  #: Sizes of units to try if every memory bound holds more than stock Dask.
-FEW, _ONE_IN = 2000, 40  #: Graphs of few operands are forecast whole, of larger ones one in 40.
+#: Graphs of few operands are forecast whole, of larger ones one operand in so many.
+FEW_OPERANDS, _ONE_IN = 2000, 40
 _CHECKED = 10_000  #: Most operands on which a choice is checked.
-_MOST = 25_000  #: Most operands for a forecast of stock Dask alone.
+_MOST_OPERANDS = 25_000  #: Most operands for a forecast of stock Dask alone.
 _LEAST_WORKERS = 8  #: Least workers for a forecast of a part.
 _TOLERANCE = 1.1  #: A plan may hold as much as stock Dask, or this times the leanest plan.
 _FAST_LINK = 1e9  #: Bytes a second that a worker receives from another host at best.
@@ -51,10 +52,12 @@ def sample(
 
 def sample_size(operands: int) -> int:
     """Return how many operands of a larger graph are forecast."""
-    return max(FEW, operands // _ONE_IN)
+    return max(FEW_OPERANDS, operands // _ONE_IN)
 
 
-def stock_peak(graph: OperandGraph, workers: Sequence[WorkerSlot], most: int = _MOST) -> float:
+def stock_peak(
+    graph: OperandGraph, workers: Sequence[WorkerSlot], most: int = _MOST_OPERANDS
+) -> float:
     """Forecast stock Dask's peak bytes with fast links, scaled from at most `most` operands."""
     part = graph.head(min(len(graph), most))
     some = workers[: max(1, math.ceil(len(workers) * len(part) / max(1, len(graph))))]

@@ -221,7 +221,7 @@ def _moved_to_joins(joined: _Reads, tile: Ints) -> tuple[Ints, float]:
     return of, float(joined.nbytes[elsewhere].sum())
 
 
-_MOST = 50_000  #: Operands of a graph that is tiled whole: a part is not representative.
+_MOST_OPERANDS = 50_000  #: Operands of a graph that is tiled whole: a part is not representative.
 #: Peaks of tiles relative to stock Dask that are safe, and allowed. Of twelve products on 16 to
 #: 100 workers nine were forecast within 15 %, two too high, one too low (0.9 instead of 1.2).
 _SAFE, _MOST_OF_STOCK = 0.9, 1.1
@@ -235,7 +235,7 @@ _FORECAST_LOW = 1.4
 
 def with_tiles(graph: OperandGraph, units: list[Unit], workers: Sequence[WorkerSlot]) -> list[Unit]:
     """Return the plan with tiles if it costs less and holds hardly more bytes, else `units`."""
-    if len(graph) > _MOST:
+    if len(graph) > _MOST_OPERANDS:
         return units
     tiles = find_tiles(graph, len(workers))
     if not tiles:

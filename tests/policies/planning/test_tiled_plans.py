@@ -46,7 +46,7 @@ def test_not_where_that_would_hold_more_than_stock_dask() -> None:
 
 def test_nor_in_a_graph_too_large_to_tell(monkeypatch: pytest.MonkeyPatch) -> None:
     g, workers = sized(product(8, 4, 8)), slots(4)
-    monkeypatch.setattr(tiles, "_MOST", len(g) - 1)
+    monkeypatch.setattr(tiles, "_MOST_OPERANDS", len(g) - 1)
     units = plain(g, workers)
     assert tiles.with_tiles(g, units, workers) is units
 
