@@ -39,7 +39,7 @@ _STANDSTILL = 120.0
 #: Seconds in which an idle cluster must release unwanted results.
 _QUIET = 30.0
 #: Least number of samples for a slope.
-_FEW = 12
+_FEW_SAMPLES = 12
 
 
 @dataclass(frozen=True)
@@ -175,7 +175,7 @@ def slope(samples: Sequence[Sample]) -> float | None:
     In the first half logs of bounded length are filled.
     """
     half = samples[len(samples) // 2 :]
-    if len(half) < _FEW:
+    if len(half) < _FEW_SAMPLES:
         return None
     found = np.polyfit([s.seconds for s in half], [s.scheduler for s in half], 1)
     return float(found[0]) * 3600

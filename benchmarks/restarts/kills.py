@@ -32,7 +32,7 @@ MOMENTS = ("arriving", "computing", "gathering", "joining", "compacting")
 _OUTAGE = 1.0
 #: Bytes of the journal's log from which on it is moved into the database, bytes of a task that
 #: fills it, and the most of such tasks.
-_LOG, _BALLAST, _MOST = 4 << 20, 300_000, 100
+_LOG, _BALLAST, _MOST_TASKS = 4 << 20, 300_000, 100
 #: What may be lost, seconds before the kill.
 LOST = 0.05
 
@@ -140,7 +140,7 @@ class _Killer:
         """Fill the journal's log, until it is moved into the database."""
         log = self.rig.cluster.journal / "journal.sqlite-wal"
         time.sleep(self.kill.fraction * self.timing.compute / 2)
-        while log.stat().st_size <= _LOG and len(self.ballast) < _MOST:
+        while log.stat().st_size <= _LOG and len(self.ballast) < _MOST_TASKS:
             text = os.urandom(_BALLAST // 2).hex()
             self.ballast.append(self.rig.client.submit(len, text))
         time.sleep(self.kill.fraction * 0.02)

@@ -16,7 +16,7 @@ from dask_marsched.monitoring.palette import BLUE, INK, MEMORY, ORANGE, PINK, RE
 from dask_marsched.monitoring.tables import count, size
 
 #: Upper bounds: workers with a bar, workers whose names are shown, and rows of the table.
-_MOST, _NAMED, _ROWS = 200, 40, 50
+_MOST_BARS, _MOST_NAMES, _MOST_ROWS = 200, 40, 50
 _PARTS = ("private", "mapped", "shared", "other")
 #: Lines over time, and lines across the bars: name, colour, dash.
 _LINES = (
@@ -92,13 +92,13 @@ class MemoryPane(Pane):
 
     def show(self, observer: Any) -> str | None:
         """Show the workers."""
-        found = observer.memory(_MOST)
+        found = observer.memory(_MOST_BARS)
         rows = found["workers"]
         if not rows:
             return "There is no worker yet. Each that joins the scheduler gets a bar here."
         names = [row["name"] for row in rows]
         set_data(self.source, _bars_of(rows, found["thresholds"]["pause"]))
-        self._name_bars(names if len(names) <= _NAMED else [])
+        self._name_bars(names if len(names) <= _MOST_NAMES else [])
         total = found["total"]
         time = np.asarray(total["time"], dtype=float)
         shown = {"time": time - time[0] if len(time) else time}
@@ -182,6 +182,6 @@ def _table(found: dict[str, Any]) -> str:
             *(size(row[name]) for name in columns),
             *("" if row[name] is None else row[name] for name in ("deferrals", "forced")),
         )
-        for row in found["workers"][:_ROWS]
+        for row in found["workers"][:_MOST_ROWS]
     ]
     return table(("worker", *columns, "deferrals", "forced"), rows, range(1, 8))

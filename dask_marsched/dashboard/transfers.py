@@ -17,7 +17,8 @@ from dask_marsched.monitoring.html import element
 from dask_marsched.monitoring.palette import BLUE, INK, ORANGE, SKY
 from dask_marsched.monitoring.tables import count
 
-_MOST = 32
+#: With more workers than this, rows and columns are hosts.
+_MOST_WORKERS = 32
 _BYTES = "0.0b"
 #: Bars of the comparison: key of the estimate, label, colour.
 _BARS = (
@@ -91,7 +92,7 @@ class TransfersPane(Pane):
         """Show the transfers."""
         graphs = observer.graphs()
         self.choice.offer(graphs)
-        found = observer.transfers(_MOST, self.choice.number)
+        found = observer.transfers(_MOST_WORKERS, self.choice.number)
         estimate, matrix = found["estimate"], found["matrix"]
         set_text(self.heading, _heading(found))
         self.bars.visible = estimate is not None

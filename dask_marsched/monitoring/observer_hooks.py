@@ -53,7 +53,7 @@ _MOST_LOGGED = 30_000
 #: Seconds after which a new graph is recorded.
 _LATER = 0.05
 #: Up to this many entries of the log are processed one by one, which is faster for few.
-_FEW = 48
+_FEW_ENTRIES = 48
 
 
 class OperandTracker(TrackedGraphs):
@@ -230,7 +230,7 @@ class OperandTracker(TrackedGraphs):
         keys, finishes, more = log[::3], log[1::3], log[2::3]
         # In a batch only the last transition of each operand counts. That is not enough if causes
         # are to be recorded, operands had failed before, or several graphs share an operand.
-        if len(log) <= _FEW or self._also or self._rare or self._totals()[FATAL]:
+        if len(log) <= _FEW_ENTRIES or self._also or self._rare or self._totals()[FATAL]:
             self._rare = False
             for transition in zip(keys, finishes, more, strict=True):
                 self._moved_once(*transition)

@@ -55,7 +55,7 @@ class StockEstimates:
 
     def _start(self, record: GraphRecord, threads: list[int]) -> None:
         """Estimate in a thread, or at once if no event loop is running."""
-        count = min(record.operands, MOST)
+        count = min(record.operands, MOST_OPERANDS)
         # Workers in proportion to the operands, but several.
         some = threads[: max(8, len(threads) * count // max(1, record.operands))]
         work = (_head(record, count), _units(record, count), some)
@@ -98,7 +98,7 @@ def _units(record: GraphRecord, count: int) -> list[Unit]:
 
 
 #: Most operands that are forecast: two forecasts of 2,000 take about 40 ms.
-MOST = 2000
+MOST_OPERANDS = 2000
 
 
 def estimate(graph: OperandGraph, units: Sequence[Unit], threads: list[int]) -> dict[str, Any]:

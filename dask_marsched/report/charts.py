@@ -12,7 +12,7 @@ from dask_marsched.report.style import COLOURS
 WIDTH, HEIGHT = 760, 230
 _LEFT, _RIGHT, _TOP, _BOTTOM = 66, 10, 10, 34
 #: Least end of an axis: smaller steps would be subnormal numbers.
-_LEAST = 1e-300
+_LEAST_END = 1e-300
 _BYTE_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 Line = tuple[str, Sequence[float | None], str]
@@ -28,7 +28,7 @@ def byte_scale(most: float) -> tuple[float, str]:
 
 def ticks(most: float, count: int = 4) -> list[float]:
     """Return round numbers from 0 to at least `most`, about `count` steps."""
-    if not most > _LEAST:
+    if not most > _LEAST_END:
         return [0.0, 1.0]
     rough = most / count
     base = 10.0 ** math.floor(math.log10(rough))

@@ -13,7 +13,7 @@ from dask_marsched.simulation.costs.costs import Costs
 
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 #: Seconds of processor time below which a recording is too short.
-_LEAST = 0.05
+_LEAST_SECONDS = 0.05
 
 
 def costs_of(
@@ -116,4 +116,4 @@ def overhead_of(loops: Iterable[LoopLoad], tasks: int, elapsed: float) -> float:
     expected += 2 / usual.copy_bandwidth * sum(loop.nbytes for loop in loops)
     expected += usual.idle_load * elapsed * len(loops)
     measured = sum(loop.seconds for loop in loops)
-    return measured / expected if min(measured, expected) > _LEAST else 1.0
+    return measured / expected if min(measured, expected) > _LEAST_SECONDS else 1.0

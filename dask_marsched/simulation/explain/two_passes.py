@@ -13,7 +13,7 @@ from dask_marsched.simulation.costs.graph_facts import GraphFacts
 from dask_marsched.simulation.costs.persisted import PersistedGraph
 
 #: Least number of chunks that a barrier is computed from.
-_MANY = 8
+_MANY_CHUNKS = 8
 #: Most tasks that are visited to count these chunks.
 _MOST_VISITED = 2_000
 
@@ -52,7 +52,7 @@ def _needs_many(facts: GraphFacts, key: Any, members: set[Any]) -> bool:
                 seen.add(dependency)
                 queue.append(dependency)
                 found += dependency in members
-                if found == _MANY:
+                if found == _MANY_CHUNKS:
                     return True
     return False
 
