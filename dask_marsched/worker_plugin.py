@@ -21,8 +21,8 @@ from distributed.worker_state_machine import ExecuteSuccessEvent
 from dask_marsched.config import WORKER_PARTS, Settings
 from dask_marsched.fallbacks.counters import Counters
 from dask_marsched.host.contract import NotApplicable
+from dask_marsched.host.worker.deferred_messages import MessageDeferral
 from dask_marsched.host.worker.interrupts import Interrupts
-from dask_marsched.host.worker.message_batching import MessageBatching
 from dask_marsched.host.worker.task_runs import TaskRuns
 from dask_marsched.policies.sharing import LEAST_SHARED
 from dask_marsched.worker.heartbeat_metrics import HeartbeatMetrics
@@ -101,7 +101,7 @@ class MarsWorkerPlugin(WorkerPlugin):
             if part not in on
         }
         # First: others wrap the handlers that it installs.
-        self._install("messages", MessageBatching(worker))
+        self._install("messages", MessageDeferral(worker))
         if self.settings.journal_directory is not None:
             from dask_marsched.host.worker.reconnection import Reconnection
 

@@ -65,7 +65,7 @@ async def test_quota_store_and_sharing_are_on_by_default(c, s, a):
 
 
 @planned_cluster(ONE, plugin=with_parts)
-async def test_with_all_parts_off_workers_only_batch_messages(c, s, a):
+async def test_with_all_parts_off_workers_only_defer_messages(c, s, a):
     assert report_of(s)["worker_parts"] == []
     report = a.plugins["marsched"].report()
     assert [part for part, found in report.items() if found] == ["messages", "reasons"]

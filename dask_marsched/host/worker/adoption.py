@@ -98,7 +98,7 @@ class ResultAdopter:
             await self._abort_fetches(gone, keys)
             wanted = [k for k in keys if k not in tasks or tasks[k].state not in _BUSY]
             if data := {k: offered[k] for k in wanted if k in offered}:
-                # Also drops answers about these keys that are held back (`MessageBatcher.stored`).
+                # Also drops deferred answers about these keys (`DeferredMessages.stored`).
                 worker.update_data(data=data, stimulus_id=stimulus_id)
         except Exception as error:  # it would end the connection to the scheduler
             self._caught("adopt", error)

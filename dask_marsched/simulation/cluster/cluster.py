@@ -47,7 +47,7 @@ class Cluster:
     """A running simulation of a scheduler and its workers.
 
     ``validate`` lets them check their invariants (slow). With ``batches_releases`` workers hold
-    back their answers about freed keys, as `MessageBatcher` does on a real worker. Workers of a
+    back their answers about freed keys, as `DeferredMessages` does on a real worker. Workers of a
     host that ``shares_memory`` copy no large results.
     """
 

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import distributed.worker_state_machine as wsm
 import numpy
 
-from dask_marsched.host.worker.message_batching import MessageBatcher
+from dask_marsched.host.worker.deferred_messages import DeferredMessages
 from dask_marsched.simulation.cluster.clock import EventQueue
 from dask_marsched.simulation.cluster.comms import BatchedStream
 from dask_marsched.simulation.cluster.machine import EventLoop, Host, Link
@@ -130,12 +130,12 @@ class Worker:
             self.loop,
             spec.batch_cost,
         )
-        self._batcher: MessageBatcher | None = None
+        self._deferred: DeferredMessages | None = None
         self._send: Callable[[dict[str, Any]], object] = self.to_scheduler.send
         if cluster.batches_releases:
             later = functools.partial(cluster.queue.after, daemon=True)
-            self._batcher = MessageBatcher(self.to_scheduler.send, later)
-            self._send = self._batcher.send
+            self._deferred = DeferredMessages(self.to_scheduler.send, later)
+            self._send = self._deferred.send
 
     def receive(self, messages: list[dict[str, Any]]) -> None:
         """Handle a batch of messages from the scheduler when the event loop is free."""
@@ -170,10 +170,10 @@ class Worker:
         if not self.alive:
             return
         instructions = self.state.handle_stimulus(event)
-        if self._batcher is not None and isinstance(
+        if self._deferred is not None and isinstance(
             event, wsm.FreeKeysEvent | wsm.RemoveReplicasEvent
         ):
-            with self._batcher.freeing(event.keys):
+            with self._deferred.freeing(event.keys):
                 self._carry_out_all(instructions)
         else:
             self._carry_out_all(instructions)

@@ -10,12 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dask_marsched.host.scheduler.adopters import KEPT
-from dask_marsched.host.worker import message_batching
-from dask_marsched.host.worker.message_batching import (
+from dask_marsched.host.worker import deferred_messages
+from dask_marsched.host.worker.deferred_messages import (
     ANNOUNCED_WITHIN,
     PATIENCE,
-    MessageBatcher,
-    MessageBatching,
+    DeferredMessages,
+    MessageDeferral,
 )
 from dask_marsched.simulation import simulate
 from dask_marsched.simulation.cluster.cluster import Cluster
@@ -28,16 +28,16 @@ class Wire:
         self.sent: list[dict[str, Any]] = []
         self.timers: list[Any] = []
         self.delays: list[float] = []
-        self.batcher = MessageBatcher(self.sent.append, self.later)
+        self.deferred = DeferredMessages(self.sent.append, self.later)
 
     def later(self, seconds: float, call: Any) -> None:
         self.delays.append(seconds)
         self.timers.append(call)
 
     def free(self, *keys: str) -> None:
-        with self.batcher.freeing(keys):
+        with self.deferred.freeing(keys):
             for key in keys:
-                self.batcher.send(released(key))
+                self.deferred.send(released(key))
 
 
 def released(key: str) -> dict[str, Any]:
@@ -52,16 +52,16 @@ def test_answers_wait_for_the_next_message():
     wire.free("a")
     wire.free("b", "c")
     assert wire.sent == []
-    wire.batcher.send(FINISHED)
+    wire.deferred.send(FINISHED)
     assert wire.sent == [released("a"), released("b"), released("c"), FINISHED]
-    assert wire.batcher.gathered == 3
+    assert wire.deferred.gathered == 3
 
 
 def test_releases_by_the_worker_itself_are_sent_at_once():
     wire = Wire()
-    wire.batcher.send(released("a"))
-    with wire.batcher.freeing(["b"]):
-        wire.batcher.send(released("c"))
+    wire.deferred.send(released("a"))
+    with wire.deferred.freeing(["b"]):
+        wire.deferred.send(released("c"))
     assert wire.sent == [released("a"), released("c")]
 
 
@@ -80,23 +80,23 @@ def test_announcements_wait_for_the_next_message_but_not_long():
     wire = Wire()
     kept = {"op": "log-event", "topic": KEPT, "msg": "a"}
     wire.free("a")
-    wire.batcher.send(kept)
-    wire.batcher.send(kept)
+    wire.deferred.send(kept)
+    wire.deferred.send(kept)
     assert (wire.sent, wire.delays) == ([], [PATIENCE, ANNOUNCED_WITHIN])
-    wire.batcher.send(FINISHED)
+    wire.deferred.send(FINISHED)
     assert wire.sent == [released("a"), kept, kept, FINISHED]
-    wire.batcher.send(kept)
+    wire.deferred.send(kept)
     wire.timers.pop()()
     assert wire.sent[4:] == [kept]
     other = {"op": "log-event", "topic": "mine", "msg": "a"}
-    wire.batcher.send(other)
+    wire.deferred.send(other)
     assert wire.sent[5:] == [other]
 
 
 def test_what_is_there_again_is_not_said_to_be_gone():
     wire = Wire()
     wire.free("a", "b")
-    wire.batcher.stored(["b", "c"])
+    wire.deferred.stored(["b", "c"])
     wire.free("b")
     assert wire.sent == [released("a"), released("b")], "this time it is"
     wire.free("b")
@@ -116,8 +116,8 @@ def test_all_arrive_once_and_in_order(steps):
             wire.free(key)
         else:
             made.append({"op": "task-finished", "key": key})
-            wire.batcher.send(made[-1])
-    wire.batcher.flush()
+            wire.deferred.send(made[-1])
+    wire.deferred.flush()
     assert wire.sent == made
 
 
@@ -157,34 +157,34 @@ def footprint(worker: Any) -> tuple[Any, ...]:
 @gen_cluster(client=True, nthreads=[("127.0.0.1", 1)])
 async def test_on_a_worker(c: Any, s: Scheduler, a: Any) -> None:
     before = footprint(a)
-    batching = MessageBatching(a)
-    batching.install()
+    deferral = MessageDeferral(a)
+    deferral.install()
     x = da.ones((40, 40), chunks=10)
     assert await c.compute((x + x.T).sum()) == 3200
     # What was computed is forgotten, and the worker tells of it within a second.
     await async_poll_for(lambda: not a.data and not s.tasks, 5)
-    assert batching.report()["answers"] > 0
+    assert deferral.report()["answers"] > 0
     future = c.submit(sum, [1, 2])
     assert await future == 3
-    batching.uninstall()
-    batching.uninstall()
+    deferral.uninstall()
+    deferral.uninstall()
     assert footprint(a) == before
-    assert batching.report() == {"answers": 0}
+    assert deferral.report() == {"answers": 0}
 
 
 @pytest.mark.parametrize("copies", [False, True])
 @gen_cluster(client=True)
 async def test_answers_about_scattered_data_are_not_held_back(c, s, a, b, copies):
-    batchings = [MessageBatching(worker) for worker in (a, b)]
-    for batching in batchings:
-        batching.install()
+    deferrals = [MessageDeferral(worker) for worker in (a, b)]
+    for deferral in deferrals:
+        deferral.install()
     future = await c.scatter(1, broadcast=copies)
     key = future.key
     future.release()
     await async_poll_for(lambda: key not in a.data and key not in b.data, 5)
-    assert [batching.report() for batching in batchings] == [{"answers": 0}] * 2
-    for batching in batchings:
-        batching.uninstall()
+    assert [deferral.report() for deferral in deferrals] == [{"answers": 0}] * 2
+    for deferral in deferrals:
+        deferral.uninstall()
 
 
 @pytest.mark.parametrize(
@@ -204,6 +204,6 @@ async def test_a_worker_that_differs_is_left_alone(s, a, changes, text):
         handlers = changes.get("handlers", a.handlers)
         update_data = changes.get("update_data", a.update_data)
 
-    assert message_batching.misfits(a) == []
+    assert deferred_messages.misfits(a) == []
     with pytest.raises(RuntimeError, match=text):
-        MessageBatching(Other()).install()
+        MessageDeferral(Other()).install()

@@ -28,7 +28,7 @@ _RELEASED = "release-worker-data"
 FREEING = ("free-keys", "remove-replicas")
 
 
-class MessageBatcher:
+class DeferredMessages:
     """Holds back answers about freed keys, and announcements, until the next message."""
 
     def __init__(
@@ -95,7 +95,7 @@ class MessageBatcher:
 
 
 def misfits(worker: Any) -> list[str]:
-    """Return how a worker differs from what batching expects; empty if it does not."""
+    """Return how a worker differs from what the deferral expects; empty if it does not."""
     handlers = getattr(worker, "stream_handlers", {})
     found = [f"the worker has no stream handler {op!r}" for op in FREEING if op not in handlers]
     if "update_data" not in getattr(worker, "handlers", {}):
@@ -104,12 +104,12 @@ def misfits(worker: Any) -> list[str]:
     return found + misfits_of_paths(worker, {}, functions)
 
 
-class MessageBatching:
-    """Installs a `MessageBatcher` in a worker."""
+class MessageDeferral:
+    """Installs a `DeferredMessages` in a worker."""
 
     def __init__(self, worker: Worker) -> None:
         self.worker: Any = worker
-        self._batcher: MessageBatcher | None = None
+        self._deferred: DeferredMessages | None = None
         self._timers: dict[float, asyncio.TimerHandle] = {}
         self._undo = Replacements()
 
@@ -117,36 +117,36 @@ class MessageBatching:
         """Intercept messages that free keys, and those sent; RuntimeError on a misfit."""
         worker, undo = self.worker, self._undo
         demand(misfits(worker), "messages that nobody waits for are not delayed")
-        batcher = self._batcher = MessageBatcher(worker.batched_send, self._call_later)
+        deferred = self._deferred = DeferredMessages(worker.batched_send, self._call_later)
 
         def free(stock: Callable[..., Any], keys: Collection[Key], **kwargs: Any) -> Any:
-            with batcher.freeing(keys):
+            with deferred.freeing(keys):
                 return stock(keys=keys, **kwargs)
 
         def update_data(data: dict[Key, object], **kwargs: Any) -> Any:
-            batcher.stored(data.keys())
+            deferred.stored(data.keys())
             return stock_update(data=data, **kwargs)
 
         for op in FREEING:
             undo.entry(worker.stream_handlers, op, partial(free, worker.stream_handlers[op]))
-        undo.attribute(worker, "batched_send", batcher.send)
+        undo.attribute(worker, "batched_send", deferred.send)
         # Called for data that a client scatters, and for copies that the scheduler asks for.
         stock_update = undo.entry(worker.handlers, "update_data", update_data)
         undo.attribute(worker, "update_data", update_data)
 
     def uninstall(self) -> None:
         """Send what is held back, and restore the worker. Idempotent."""
-        if self._batcher is None:
+        if self._deferred is None:
             return
         for timer in self._timers.values():
             timer.cancel()
-        self._batcher.flush()
-        self._batcher = None
+        self._deferred.flush()
+        self._deferred = None
         self._undo.close()
 
     def report(self) -> dict[str, Any]:
         """Return counts, as plain values for JSON."""
-        return {"answers": self._batcher.gathered if self._batcher is not None else 0}
+        return {"answers": self._deferred.gathered if self._deferred is not None else 0}
 
     def _call_later(self, seconds: float, call: Callable[[], None]) -> None:
         # There is one timer at a time for each delay: the next is started after this one has fired.
