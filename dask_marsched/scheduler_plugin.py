@@ -388,8 +388,8 @@ class MarsSchedulerPlugin(SchedulerPlugin):
         dict
             ``active``, and the ``reason`` if it is not; ``policies``, names by kind;
             counts ``graphs_planned``, ``operands_planned``, ``operands_placed``, ``replanned``,
-            ``refined`` and ``recalled`` plans, ``copies_dropped``, ``retried``;
-            ``recalled_operands`` that waited behind a slow one;
+            ``refined``, ``plans_reused``, ``copies_dropped``, ``retried``;
+            ``recalled_operands``, taken back from the queue of a stuck worker;
             ``second_runs`` of stragglers and ``second_runs_won``; ``fusion``: its ``mode``, and how
             many ``operands`` were fused ``into`` how many; ``withheld``, how withheld operands came
             to their worker; ``left_to_dask``, decisions by reason; ``exact_sizes``, the share of
@@ -413,7 +413,7 @@ class MarsSchedulerPlugin(SchedulerPlugin):
             "operands_placed": counters.operands_placed,
             "replanned": counters.replanned,
             "refined": counters.refined,
-            "recalled": counters.recalled,
+            "plans_reused": counters.plans_reused,
             "copies_dropped": counters.copies_dropped,
             "retried": counters.retried,
             **(self._failover.report() if self._failover is not None else {}),

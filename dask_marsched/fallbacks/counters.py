@@ -16,10 +16,10 @@ class Counters:
     """Counts since the plugin was started.
 
     Of the counted operands, `exact_sizes` had a result of known size before they ran. Plans are
-    `replanned` as sizes are learned or workers join, `refined` by a search in a thread, and
-    `recalled` from a graph of the same structure. `withheld` counts by origin: the worker's ``own``
-    units, a unit ``opened`` for it, or ``taken`` from another worker's. `left_to_dask` counts by
-    reason, `exceptions` by hook.
+    `replanned` as sizes are learned or workers join, and `refined` by a search in a thread;
+    `plans_reused` counts those of an earlier graph of the same structure. `withheld` counts by
+    origin: the worker's ``own`` units, a unit ``opened`` for it, or ``taken`` from another
+    worker's. `left_to_dask` counts by reason, `exceptions` by hook.
     """
 
     graphs_planned: int = 0
@@ -28,7 +28,7 @@ class Counters:
     operands_placed: int = 0
     replanned: int = 0
     refined: int = 0
-    recalled: int = 0
+    plans_reused: int = 0
     withheld: Counter[str] = field(default_factory=Counter)
     copies_dropped: int = 0
     retried: int = 0

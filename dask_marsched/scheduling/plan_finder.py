@@ -123,7 +123,7 @@ class PlanFinder:
         digest = prepared.digest if prepared else plan_digest(graph, workers, pending)
         if digest in self._remembered:
             self._remembered.move_to_end(digest)
-            self._counters.recalled += 1
+            self._counters.plans_reused += 1
             return self._remembered[digest], False
         loop = _running_loop()
         if prepared is None or prepared.units is None:

@@ -67,7 +67,7 @@ async def test_a_search_does_not_block_and_runs_once(beside, policy):
     policy.go.set()
     assert await asyncio.gather(*adopted) == [FOUND, FOUND]
     assert finder.find(GRAPH, WORKERS, PENDING, pytest.fail) == (FOUND, False)
-    assert policy.searches == counters.recalled == 1
+    assert policy.searches == counters.plans_reused == 1
     finder.close()
 
 
@@ -126,7 +126,7 @@ async def test_a_graph_submitted_again_is_not_planned_again(c, s, *workers):
         x = da.random.default_rng(1).random((40, 40), chunks=(10, 10))
         await wait(c.persist((x + x.T).sum()))
         await async_poll_for(lambda: not s.tasks, 10)
-    assert report_of(s)["recalled"] == 2
+    assert report_of(s)["plans_reused"] == 2
     assert report_of(s)["graphs_planned"] == 3
 
 

@@ -155,7 +155,7 @@ def test_a_remembered_plan_is_not_made_again():
     assert prepared.units is None
     again, _ = finder.find(graph, SLOTS, range(len(graph)), pytest.fail, prepared)
     assert again is first
-    assert counters.recalled == 1
+    assert counters.plans_reused == 1
 
 
 def test_a_policy_that_does_not_search_is_asked_on_the_event_loop():
