@@ -16,7 +16,7 @@ from dask_marsched import Client, MarsSchedulerPlugin, status
 from dask_marsched.client import as_plugin
 from dask_marsched.host.client.registering import check_start_hook
 from dask_marsched.policies.assignment import DepthFirst
-from dask_marsched.policies.withholding import UnitQueues
+from dask_marsched.policies.unit_queues import UnitQueues
 from tests.processes import WITHOUT_PACKAGE, local_cluster
 
 LOCAL = {

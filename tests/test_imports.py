@@ -30,6 +30,7 @@ ELSEWHERE = (
     "dask_marsched.policies.ordering",
     "dask_marsched.policies.placement",
     "dask_marsched.policies.planning",
+    "dask_marsched.policies.unit_queues",
     "dask_marsched.policies.withholding",
     "dask_marsched.preload",
     "dask_marsched.scheduler_plugin",

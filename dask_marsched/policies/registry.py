@@ -12,9 +12,8 @@ from typing import Any, TypeVar
 #: The options that name a policy.
 _SETTINGS = {kind: f"marsched.{kind}.policy" for kind in ("assignment", "ordering")}
 
-#: Classes by kind and name. Those of this package are in the module of the kind's name, and named:
-#: they are imported on first use, as all processes that read the options check names, and few make
-#: plans.
+#: Classes by kind and name. Those of this package are given by their names: they are imported on
+#: first use, as all processes that read the options check names, and few make plans.
 _registry: dict[str, dict[str, type | str]] = {
     "assignment": {"bfs": "BreadthFirst", "dfs": "DepthFirst", "units": "BoundedUnits"},
     "ordering": {"dask": "DaskOrder", "mars": "MarsOrder"},
@@ -74,9 +73,9 @@ def create(kind: str, name: str) -> Any:
     cls = table[name]
     if isinstance(cls, type):
         return cls()
-    from dask_marsched.policies import assignment, ordering, placement, withholding
+    from dask_marsched.policies import assignment, ordering, placement, unit_queues
 
-    module = dict(zip(KINDS, (assignment, ordering, placement, withholding), strict=True))[kind]
+    module = dict(zip(KINDS, (assignment, ordering, placement, unit_queues), strict=True))[kind]
     return getattr(module, cls)()
 
 

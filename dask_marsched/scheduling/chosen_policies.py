@@ -10,7 +10,8 @@ from dask_marsched.policies import registry
 from dask_marsched.policies.assignment import AssignmentPolicy
 from dask_marsched.policies.ordering import OrderingPolicy
 from dask_marsched.policies.placement import MostBytes, PlacementPolicy
-from dask_marsched.policies.withholding import UnitQueues, WithholdingPolicy
+from dask_marsched.policies.unit_queues import UnitQueues
+from dask_marsched.policies.withholding import WithholdingPolicy
 
 
 @dataclass(frozen=True)

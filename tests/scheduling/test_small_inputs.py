@@ -11,7 +11,7 @@ from distributed.core import Status
 from distributed.utils_test import async_poll_for, inc
 
 from dask_marsched.host.scheduler.snapshot import awaited_holders
-from dask_marsched.policies.withholding import UnitQueues
+from dask_marsched.policies.unit_queues import UnitQueues
 from dask_marsched.scheduler_plugin import MarsSchedulerPlugin
 from tests.harness import check, planned_cluster
 

@@ -5,7 +5,7 @@ from typing import Any
 import dask.array as da
 import pytest
 
-from dask_marsched.policies.withholding import UnitQueues
+from dask_marsched.policies.unit_queues import UnitQueues
 from dask_marsched.scheduler_plugin import MarsSchedulerPlugin
 from dask_marsched.simulation import simulate
 

@@ -19,7 +19,8 @@ from hypothesis import strategies as st
 
 from dask_marsched.core.graph import Edges, OperandGraph
 from dask_marsched.core.roles import roles
-from dask_marsched.policies.withholding import Offer, UnitQueues
+from dask_marsched.policies.unit_queues import UnitQueues
+from dask_marsched.policies.withholding import Offer
 from dask_marsched.scheduler_plugin import MarsSchedulerPlugin
 from dask_marsched.simulation import Costs, SimulationReport, simulate
 

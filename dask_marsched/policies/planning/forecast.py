@@ -16,7 +16,7 @@ from dask_marsched.core.graph import NO_HOME, OperandGraph
 from dask_marsched.core.plan import Unit
 from dask_marsched.policies.planning.host_shares import Share
 from dask_marsched.policies.slots import SlotRule
-from dask_marsched.policies.withholding import UnitQueues
+from dask_marsched.policies.unit_queues import UnitQueues
 
 _BANDWIDTH = 1e9  #: Bytes a second that operands read and write.
 _SOURCE = 2e8  #: Bytes a second that operands without inputs read and decompress, or generate.

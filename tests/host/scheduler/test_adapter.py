@@ -15,7 +15,7 @@ from dask_marsched.config import Settings
 from dask_marsched.policies.assignment import BoundedUnits
 from dask_marsched.policies.ordering import DaskOrder
 from dask_marsched.policies.placement import MostBytes
-from dask_marsched.policies.withholding import UnitQueues
+from dask_marsched.policies.unit_queues import UnitQueues
 from dask_marsched.scheduler_plugin import MarsSchedulerPlugin
 from tests.harness import check, planned_cluster, plugin_of, report_of
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from dask_marsched.core.plan import Unit, WorkerSlot
 from dask_marsched.policies.assignment import BoundedUnits
 from dask_marsched.policies.planning.host_shares import Share, cut_into_shares, several_to_a_host
-from dask_marsched.policies.withholding import UnitQueues
+from dask_marsched.policies.unit_queues import UnitQueues
 from tests.graphs import graph
 
 HOSTS = {"a1": "a", "a2": "a", "b1": "b", "b2": "b"}

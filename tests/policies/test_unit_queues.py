@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from dask_marsched.policies.planning.host_shares import Share
-from dask_marsched.policies.withholding import Offer, UnitQueues
+from dask_marsched.policies.unit_queues import UnitQueues
+from dask_marsched.policies.withholding import Offer
 
 
 def nowhere(operand: Any, worker: Any) -> tuple[float, float]:
