@@ -3,29 +3,7 @@
 Importing this package registers its configuration defaults with Dask and changes nothing else.
 ``--preload dask_marsched`` calls `dask_setup` and `dask_teardown`.
 
-Where to look in the source:
-
-- an option: ``config/settings.py`` says how to add one;
-- the worker of a task whose inputs are in memory: ``policies/placement.py``, asked by
-  ``scheduling/task_placement.py``;
-- tasks without inputs: ``policies/assignment.py`` groups them into units; ``policies/registry.py``
-  names the policies;
-- memory on a worker: ``policies/quota.py``, asked by ``worker/admission.py``; ``quota_fraction`` in
-  ``config/settings.py`` is the share of the limit;
-- the scheduler's transitions and work stealing: ``host/scheduler/adapter.py``, ``queue_recall.py``
-  and ``speculative_execution.py`` beside it; other files there and in ``host/restart/`` replace
-  what else changes in the scheduler;
-- joining the tasks of a graph: ``policies/grouping.py``, asked by ``host/graph/fusion.py``,
-  which ``host/scheduler/materialization.py`` calls when a graph arrives;
-- an operation of compiled kernels: ``kernels/operations.py``, and ``kernels/llvm/operations.py``
-  for its code, ``functions.py`` beside it if that is long;
-- the death of a worker: ``host/scheduler/adoption.py`` and ``departed_workers.py`` beside it, then
-  ``remove_worker`` in ``scheduler_plugin.py`` and ``scheduling/failover.py``; at the next dispatch
-  ``workers_changed`` in ``scheduling/engine.py`` frees its units for other workers;
-- interrupting a task: ``cancellation.py``, ``host/scheduler/cancellation.py``,
-  ``host/worker/interrupts.py``;
-- a fault of the simulation: ``simulation/cluster/faults.py``, and ``simulation/cluster/cluster.py``
-  for its effect.
+``docs/architecture.md`` says where to look in the source.
 """
 
 import importlib as _importlib

@@ -1,6 +1,7 @@
 """Rules of the source: which module may import which, and who may use private attributes."""
 
 import ast
+import re
 from collections import Counter
 from collections.abc import Iterator
 from graphlib import TopologicalSorter
@@ -297,3 +298,12 @@ def test_own_private_names_are_fine(source):
 def test_long_function_is_found():
     body = "    pass\n" * MOST_LINES_OF_A_FUNCTION
     assert len(long_functions("def f():\n" + body, "m")) == 1
+
+
+def test_the_architecture_names_modules_that_exist() -> None:
+    text = (ROOT / "docs" / "architecture.md").read_text()
+    named = set(re.findall(r"`((?:\w+/)+\w+\.py)`", text))
+    assert len(named) > 40
+    assert [
+        path for path in sorted(named) if not any((d / path).exists() for d in (PACKAGE, ROOT))
+    ] == []
