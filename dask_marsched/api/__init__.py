@@ -1,1 +1,1 @@
-"""The JSON API on the scheduler's http server; routes and OpenAPI come from `endpoints`."""
+"""Serves the JSON API on the scheduler's http server; routes and OpenAPI come from `endpoints`."""

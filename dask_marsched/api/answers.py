@@ -1,4 +1,4 @@
-"""Answers of the endpoints, read from the scheduler and the plugin on it."""
+"""Makes the endpoints' answers from the scheduler and the plugin on it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tornado handler: answers every request with JSON, errors included."""
+"""Answers every request with JSON, errors included: the tornado handler."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Parameters of the API: reads them from requests, and checks them against their JSON Schemas."""
+"""Reads parameters from requests, and checks them against their JSON Schemas."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Named workloads run on real clusters, stock Dask beside this package's policies."""
+"""Runs named workloads on real clusters, stock Dask beside this package's policies."""

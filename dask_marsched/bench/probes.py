@@ -1,4 +1,4 @@
-"""Probes of a run: bytes between workers, managed memory, PSS, CPU, tasks sent."""
+"""Measures a run: bytes between workers, managed memory, PSS, CPU, tasks sent."""
 
 from __future__ import annotations
 

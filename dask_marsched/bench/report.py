@@ -1,4 +1,4 @@
-"""Tables and JSON of a benchmark's outcome."""
+"""Formats a benchmark's outcome as tables and JSON."""
 
 from __future__ import annotations
 

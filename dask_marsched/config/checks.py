@@ -1,4 +1,4 @@
-"""Checks of the options' values.
+"""Checks the values of options.
 
 A check is a pair: a function that converts a value to the type and unit of
 `dask_marsched.config.Settings`, and a function that returns what is accepted, for error messages.

@@ -1,1 +1,1 @@
-"""Pure data structures: no distributed, no asyncio, no clock, no configuration."""
+"""Defines pure data structures: no distributed, no asyncio, no clock, no configuration."""

@@ -1,1 +1,1 @@
-"""Pages on the scheduler's own dashboard: plan, operands, memory, transfers, kernels, faults."""
+"""Adds pages to the scheduler's dashboard: plan, operands, memory, transfers, kernels, faults."""

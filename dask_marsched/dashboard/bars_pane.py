@@ -1,4 +1,4 @@
-"""A pane with groups of horizontal bars, and a table below them."""
+"""Draws groups of horizontal bars, and a table below them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Mars: faults. Lost workers and failed operands, and the recovery from them."""
+"""Draws the page Mars: faults: lost workers and failed operands, and the recovery from them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Mars: kernels. Fused expressions, their backends, and the time that they save."""
+"""Draws the page Mars: kernels: fused expressions, their backends, and the time that they save."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Mars: memory. Used and promised memory of each worker, and its limits."""
+"""Draws the page Mars: memory: used and promised memory of each worker, and its limits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Mars: operands. Counts by state over time, and causes of failures."""
+"""Draws the page Mars: operands: counts by state over time, and causes of failures."""
 
 from __future__ import annotations
 

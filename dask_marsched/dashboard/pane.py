@@ -1,4 +1,4 @@
-"""The base of all panes: they query the observer, and say why they show nothing."""
+"""Defines the base of all panes, which queries the observer and says why a pane shows nothing."""
 
 from __future__ import annotations
 

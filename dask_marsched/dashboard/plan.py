@@ -1,4 +1,4 @@
-"""Mars: plan. The units of a graph, by the workers that run them, and their progress."""
+"""Draws the page Mars: plan: the units of a graph, the workers that run them, their progress."""
 
 from __future__ import annotations
 

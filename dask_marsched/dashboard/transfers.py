@@ -1,4 +1,4 @@
-"""Mars: transfers. Bytes moved between workers, and an estimate for stock Dask."""
+"""Draws the page Mars: transfers: bytes moved between workers, and an estimate for stock Dask."""
 
 from __future__ import annotations
 

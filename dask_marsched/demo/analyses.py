@@ -1,4 +1,4 @@
-"""The three analyses in plain xarray, as users write them."""
+"""Computes the three analyses in plain xarray, as users write them."""
 
 from __future__ import annotations
 

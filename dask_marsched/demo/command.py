@@ -1,4 +1,4 @@
-"""``dask marsched demo``: options, messages and exit codes."""
+"""Implements the command ``dask marsched demo``: options, messages and exit codes."""
 
 from __future__ import annotations
 

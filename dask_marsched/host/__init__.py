@@ -1,1 +1,1 @@
-"""Private touches of Dask and distributed: no other package may use their private names."""
+"""Touches private names of Dask and distributed, which no other package may."""

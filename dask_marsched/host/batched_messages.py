@@ -1,4 +1,4 @@
-"""Messages that carry many tasks: to a worker, those to compute; to the scheduler, their results.
+"""Packs many tasks into one message: those to compute for a worker, and results for the scheduler.
 
 The scheduler packs tasks only for workers whose heartbeat reports the part ``runs``. A worker packs
 results once it has received such a message. The handlers stay when the plugin is removed, as

@@ -1,4 +1,4 @@
-"""Checks that all contracts in `host` share.
+"""Holds the checks that all contracts in `host` share.
 
 A contract is a function ``misfits``: it lists the attributes and functions of Dask and distributed
 that this package uses and that are missing or different.

@@ -1,4 +1,4 @@
-"""Beginnings of the stimulus ID of a "free-keys" message whose running tasks are interrupted.
+"""Defines how the stimulus ID of a "free-keys" message begins whose running tasks are interrupted.
 
 Tasks freed by a dropped future or a closed client run to their end: they may write.
 """

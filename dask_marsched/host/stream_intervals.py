@@ -1,4 +1,4 @@
-"""How long a message waits for others that are sent with it.
+"""Shortens the time for which a message waits for others that are sent with it.
 
 Stock Dask's scheduler sends to a worker every 5 ms at most, and a client to the scheduler every
 10 ms. So a task of a millisecond whose input was computed just now waits for several.

@@ -1,4 +1,4 @@
-"""The directory of a journal: made for its owner alone, or refused, as pickles run when read."""
+"""Makes the directory of a journal for its owner alone, or refuses it, as pickles run when read."""
 
 import os
 import stat

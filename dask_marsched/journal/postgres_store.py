@@ -1,4 +1,4 @@
-"""A journal in a PostgreSQL database, for schedulers without a disk that outlives them."""
+"""Keeps a journal in a PostgreSQL database, for schedulers without a disk that outlives them."""
 
 import contextlib
 import time

@@ -1,4 +1,4 @@
-"""A journal in a directory: SQLite in its write-ahead mode."""
+"""Keeps a journal in a directory, by SQLite in its write-ahead mode."""
 
 import contextlib
 import ctypes

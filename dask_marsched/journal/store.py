@@ -1,4 +1,4 @@
-"""What a store of the journal must do: write groups of changes to keyed tables, whole or not."""
+"""Defines what a store of the journal does: it writes groups of changes to tables, whole or not."""
 
 import re
 import zlib

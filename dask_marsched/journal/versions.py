@@ -1,4 +1,4 @@
-"""The versions whose pickles and records a journal holds."""
+"""Compares the versions that wrote a journal with those that are to read its pickles."""
 
 import sys
 from collections.abc import Mapping

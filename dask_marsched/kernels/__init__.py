@@ -1,1 +1,1 @@
-"""Fused kernels: elementwise chains and the reductions after them, evaluated in one pass."""
+"""Evaluates elementwise chains and the reductions after them in one pass: fused kernels."""

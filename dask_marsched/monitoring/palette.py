@@ -1,4 +1,4 @@
-"""The colours of all pages, reports and figures, which colour-blind people can tell apart.
+"""Defines the colours of all pages, reports and figures, which colour-blind people can tell apart.
 
 They are those of Okabe and Ito ("Color Universal Design", 2008). More than eight workers get a
 scale of increasing lightness. Hatching marks failed and cancelled operands, so that no two states

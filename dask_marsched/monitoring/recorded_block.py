@@ -1,4 +1,4 @@
-"""Base class of ``with`` blocks during which a scheduler plugin records: `RecordedBlock`."""
+"""Defines the base of ``with`` blocks during which a scheduler plugin records: `RecordedBlock`."""
 
 from __future__ import annotations
 

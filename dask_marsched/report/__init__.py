@@ -1,1 +1,1 @@
-"""The performance report: one self-contained HTML file about a computation."""
+"""Makes the performance report: one self-contained HTML file about a computation."""

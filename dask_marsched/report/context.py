@@ -1,4 +1,4 @@
-"""`performance_report`: writes a report of a block of code to a file."""
+"""Writes a report of a block of code to a file: `performance_report`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The style sheet of a report, on light and on dark ground."""
+"""Defines the style sheet of a report, on light and on dark ground."""
 
 from dask_marsched.monitoring.palette import SET, YELLOW
 

@@ -1,4 +1,4 @@
-"""The digital twin: run a Dask graph on a simulated cluster, in virtual time."""
+"""Simulates a Dask graph on a cluster, in virtual time: the digital twin."""
 
 from dask_marsched.simulation.costs.costs import Costs
 from dask_marsched.simulation.graph_file import load_graph, save_graph

@@ -1,1 +1,1 @@
-"""Chunks outside the heap: shared by the processes of a host, or on disk."""
+"""Stores chunks outside the heap: shared by the processes of a host, or on disk."""

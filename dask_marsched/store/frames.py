@@ -1,4 +1,4 @@
-"""Objects as frames of bytes, and back: Dask's own serialization."""
+"""Converts objects to frames of bytes and back, by Dask's own serialization."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The slowest tier: chunks in a `SpillFile`, as `distributed.spill.SpillBuffer` expects them."""
+"""Implements the slowest tier: chunks in a `SpillFile`, as `SpillBuffer` of distributed expects."""
 
 from __future__ import annotations
 

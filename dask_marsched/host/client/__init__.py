@@ -1,1 +1,1 @@
-"""Clients: the plugin at their start, and the way back to a scheduler that was restarted."""
+"""Lets clients register the plugin at their start, and outlive a scheduler that is restarted."""

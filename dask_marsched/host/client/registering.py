@@ -1,4 +1,4 @@
-"""A client that registers a scheduler plugin as the last step of its start-up.
+"""Makes a client register a scheduler plugin as the last step of its start-up.
 
 distributed has no public hook for this, so ``Client._start`` is overridden, which both kinds of
 clients await.

@@ -1,1 +1,1 @@
-"""The scheduler side of outliving a scheduler: what is recorded of it, and how another goes on."""
+"""Records on a scheduler what the next one must know to go on, and goes on from that."""

@@ -1,4 +1,4 @@
-"""The graph that the scheduler is reading, and of which tasks it brings the definition."""
+"""Tracks the graph that the scheduler is reading, and which tasks it brings the definition of."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What belongs to the process of a scheduler: its counters of runs, how it ends and starts anew."""
+"""Handles what belongs to a scheduler's process: counters of runs, its end and its new start."""
 
 from __future__ import annotations
 

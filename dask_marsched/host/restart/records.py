@@ -1,4 +1,4 @@
-"""The tables of a scheduler's journal: names of their rows, and messages with graphs as bytes."""
+"""Defines the tables of a scheduler's journal, and packs messages with graphs as bytes."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Private touches of the scheduler: what decides there, and what happens when workers die."""
+"""Changes a running scheduler: what decides there, and what happens when workers die."""

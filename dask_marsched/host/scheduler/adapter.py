@@ -1,4 +1,4 @@
-"""The adapter: lets a plugin decide in a running `distributed.Scheduler`.
+"""Lets a plugin decide in a running `distributed.Scheduler`: `SchedulerAdapter`.
 
 It replaces functions on the scheduler's instance, never on its class, so that `uninstall` restores
 the scheduler by deleting them. Each replacement falls back to distributed's own function if the

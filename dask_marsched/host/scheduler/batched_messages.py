@@ -1,4 +1,4 @@
-"""The scheduler's side of messages of many tasks (see `dask_marsched.host.batched_messages`)."""
+"""Sends tasks to workers, many in a message (see `dask_marsched.host.batched_messages`)."""
 
 from __future__ import annotations
 

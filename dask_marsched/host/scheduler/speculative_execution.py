@@ -1,4 +1,4 @@
-"""Speculative execution: starts a second run of a straggler; the first result wins.
+"""Starts a second run of a straggler (speculative execution); the first result wins.
 
 The second worker gets the same message with its own run id. If it finishes first, it replaces the
 task's processing worker just before Dask handles the result. The slower run is cancelled, and

@@ -1,1 +1,1 @@
-"""Private attributes of dask and distributed that simulations need."""
+"""Runs distributed's own scheduler, shuffles and state machines of workers in simulations."""

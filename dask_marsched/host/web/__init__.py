@@ -1,1 +1,1 @@
-"""Private touches of the scheduler's http server and dashboard."""
+"""Adds pages and routes to the scheduler's http server."""

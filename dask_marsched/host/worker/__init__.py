@@ -1,1 +1,1 @@
-"""Private touches of distributed's worker and nanny."""
+"""Changes a running worker and its nanny: what starts there, and where results are kept."""

@@ -1,4 +1,4 @@
-"""A worker's side of messages that carry many tasks (see `dask_marsched.host.batched_messages`)."""
+"""Takes tasks and sends results, many in a message (see `dask_marsched.host.batched_messages`)."""
 
 from __future__ import annotations
 

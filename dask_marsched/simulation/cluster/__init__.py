@@ -1,1 +1,1 @@
-"""The simulated cluster: virtual time, hardware, workers, faults."""
+"""Simulates a cluster: virtual time, hardware, workers, faults."""

@@ -1,1 +1,1 @@
-"""What is known of the costs of tasks: seconds and bytes, recorded or derived."""
+"""Determines the costs of tasks: seconds and bytes, recorded or derived."""

@@ -1,1 +1,1 @@
-"""`explain`: forecasts and advice for a computation before it runs."""
+"""Forecasts a computation before it runs, and advises on it: `explain`."""

@@ -1,1 +1,1 @@
-"""What a simulation reports: tables, plots, traces."""
+"""Reports on a simulation: tables, plots, traces."""
