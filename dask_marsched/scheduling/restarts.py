@@ -21,7 +21,8 @@ from dask_marsched.host.restart import process, records, restoration
 from dask_marsched.host.restart.held_objects import NOT_KEPT, HeldObjects
 from dask_marsched.host.restart.opening import Rows, open_rows
 from dask_marsched.host.restart.recorder import FIRE_AND_FORGET, Recorder
-from dask_marsched.host.restart.returning_workers import ReturningWorkers, start_all
+from dask_marsched.host.restart.reported_states import start_all
+from dask_marsched.host.restart.returning_workers import ReturningWorkers
 from dask_marsched.host.restart.sessions import Sessions
 from dask_marsched.host.scheduler.garbage_collection import collector_paused
 from dask_marsched.journal.store import SETTING, JournalError

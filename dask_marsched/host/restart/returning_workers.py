@@ -14,7 +14,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Awaitable, Collection, Iterable
-from typing import Any, NamedTuple
+from typing import Any
 
 from dask._task_spec import Alias
 from dask.typing import Key
@@ -27,6 +27,14 @@ from distributed.spans import SpansSchedulerExtension
 from dask_marsched.host.contract import demand, misfits_of_attributes, misfits_of_function
 from dask_marsched.host.restart import process
 from dask_marsched.host.restart.process import NO_RUN
+from dask_marsched.host.restart.reported_states import (
+    STIMULUS,
+    Held,
+    Run,
+    released_memory,
+    released_processing,
+    stay,
+)
 from dask_marsched.host.worker.reconnection import REGISTERED, RETURNING
 
 logger = logging.getLogger("dask_marsched")
@@ -38,7 +46,6 @@ _LONGEST = 10.0
 #: Seconds for which a worker's messages wait for the graph of what it runs.
 _CLAIMED = 5.0
 
-_STIMULUS = "marsched-restored"
 _ANOTHER_RUN = -1
 _STAYING = (("memory", "waiting"), ("processing", "waiting"))
 
@@ -63,28 +70,6 @@ def misfits(scheduler: Any) -> list[str]:
     ]
 
 
-class _Held(NamedTuple):
-    """A result on a worker: a pickled type and its name.
-
-    The run is the one that made it; of a copy from another worker, the last one that this worker
-    had been told of.
-    """
-
-    address: str
-    run_id: int
-    nbytes: int
-    type: bytes
-    typename: str
-
-
-class _Run(NamedTuple):
-    """A task that a worker runs."""
-
-    address: str
-    run_id: int
-    seceded: bool
-
-
 class ReturningWorkers:
     """Takes workers back; ``expected`` are the addresses of those that the journal names.
 
@@ -101,9 +86,9 @@ class ReturningWorkers:
         self.first_runs: dict[Key, int] = {}  #: of tasks in the journal
         self.returned = self.held = self.still_running = 0
         self._announced: dict[str, dict[str, Any]] = {}
-        self._running: dict[TaskState, _Run] = {}
+        self._running: dict[TaskState, Run] = {}
         #: Of keys that are in no graph yet.
-        self.unclaimed: dict[Key, list[_Held | _Run]] = {}
+        self.unclaimed: dict[Key, list[Held | Run]] = {}
         self._changed, self._went_on, self._claimed = (asyncio.Event() for _ in range(3))
 
     def install(self) -> None:
@@ -112,8 +97,8 @@ class ReturningWorkers:
         demand([*misfits(s), *process.misfits()], "workers do not outlive the scheduler")
         s.handlers[RETURNING] = self._announce
         # The adapter has given the scheduler a table of its own.
-        s._TRANSITIONS_TABLE["released", "memory"] = _released_memory
-        s._TRANSITIONS_TABLE["released", "processing"] = _released_processing
+        s._TRANSITIONS_TABLE["released", "memory"] = released_memory
+        s._TRANSITIONS_TABLE["released", "processing"] = released_processing
         if (spans := s.extensions.get("spans")) is not None:
             spans.heartbeat = _of_known_spans(spans)
 
@@ -153,11 +138,11 @@ class ReturningWorkers:
         if holdings is None or holdings["server_id"] != self.scheduler.workers[address].server_id:
             return None
         self.returned += 1
-        found: list[tuple[Key, _Held | _Run]] = [
-            (key, _Held(address, run_id, nbytes, *holdings["types"][number]))
+        found: list[tuple[Key, Held | Run]] = [
+            (key, Held(address, run_id, nbytes, *holdings["types"][number]))
             for key, nbytes, number, run_id in holdings["held"]
         ]
-        found += [(key, _Run(address, *run)) for key, *run in holdings["runs"]]
+        found += [(key, Run(address, *run)) for key, *run in holdings["runs"]]
         self._free(address, [key for key, one in found if not self._take(key, one)])
         waits = any(key in self.unclaimed for key, *_ in holdings["runs"])
         if waits:
@@ -173,10 +158,10 @@ class ReturningWorkers:
     def _free(self, address: str, keys: list[Key]) -> None:
         if keys and address in self.scheduler.workers:
             self.scheduler.worker_send(
-                address, {"op": "free-keys", "keys": keys, "stimulus_id": _STIMULUS}
+                address, {"op": "free-keys", "keys": keys, "stimulus_id": STIMULUS}
             )
 
-    def _take(self, key: Key, found: _Held | _Run) -> bool:
+    def _take(self, key: Key, found: Held | Run) -> bool:
         """Record a result or run, or return False if it is of no use."""
         # A scheduler that has gone on cannot tell what had become of the key meanwhile.
         if self._went_on.is_set():
@@ -187,33 +172,33 @@ class ReturningWorkers:
             return True
         if _is_older(found, ts, self.first_runs.get(key, NO_RUN)):
             return False
-        if isinstance(found, _Held):
+        if isinstance(found, Held):
             return self._take_result(ts, found)
         if ts.state != "released" or not ts.run_spec:
             return False
         self._running[ts] = found
         return True
 
-    def _take_result(self, ts: TaskState, found: _Held) -> bool:
+    def _take_result(self, ts: TaskState, found: Held) -> bool:
         s = self.scheduler
         if ts.state == "memory":
             ws = s.workers[found.address]
             if ws not in (ts.who_has or ()):
                 s.add_replica(ts, ws)
         elif ts.state == "released":
-            s.transition(ts.key, "memory", stimulus_id=_STIMULUS, found=found)
+            s.transition(ts.key, "memory", stimulus_id=STIMULUS, found=found)
         else:
             return False
         self.held += 1
         return True
 
-    def _take_run(self, ts: TaskState, run: _Run) -> bool:
+    def _take_run(self, ts: TaskState, run: Run) -> bool:
         s = self.scheduler
         # What reads from a shuffle that is run again has lost its inputs.
         has_inputs = all(dts.who_has for dts in ts.dependencies)
         if run.address not in s.workers or ts.state != "released" or not has_inputs:
             return False
-        s.transition(ts.key, "processing", stimulus_id=_STIMULUS, run=run)
+        s.transition(ts.key, "processing", stimulus_id=STIMULUS, run=run)
         self.still_running += 1
         if run.seceded:
             s.handle_long_running(
@@ -221,7 +206,7 @@ class ReturningWorkers:
                 worker=run.address,
                 run_id=run.run_id,
                 compute_duration=None,
-                stimulus_id=_STIMULUS,
+                stimulus_id=STIMULUS,
             )
         return True
 
@@ -235,13 +220,13 @@ class ReturningWorkers:
         tasks = self.scheduler.tasks
         again = {ts for key in keys for ts in _of_shuffle(tasks[key])}
         claimed = [(tasks[key], found) for key in keys for found in self.unclaimed.pop(key, ())]
-        claimed.sort(key=lambda one: isinstance(one[1], _Run))  # a run needs its inputs
+        claimed.sort(key=lambda one: isinstance(one[1], Run))  # a run needs its inputs
         for ts, found in claimed:
             if found.address not in self.scheduler.workers:
                 continue
             if _is_older(found, ts, self.last_run):
                 taken = False
-            elif isinstance(found, _Run):
+            elif isinstance(found, Run):
                 run = found._replace(run_id=_ANOTHER_RUN) if ts in again else found
                 taken = self._take_run(ts, run)
             else:
@@ -249,7 +234,7 @@ class ReturningWorkers:
             if not taken:
                 self._free(found.address, [ts.key])
         self._let_claimed_stay()
-        if not any(isinstance(one, _Run) for found in self.unclaimed.values() for one in found):
+        if not any(isinstance(one, Run) for found in self.unclaimed.values() for one in found):
             self._claimed.set()
         return bool(claimed)
 
@@ -259,7 +244,7 @@ class ReturningWorkers:
         Later such transitions are Dask's own: a task starts again whose inputs were lost.
         """
         table = self.scheduler._TRANSITIONS_TABLE
-        table |= dict.fromkeys(_STAYING, _stay)
+        table |= dict.fromkeys(_STAYING, stay)
         # The graph's own transitions are made before the loop's next turn.
         for entry in _STAYING:
             asyncio.get_running_loop().call_soon(table.pop, entry, None)
@@ -305,7 +290,7 @@ class ReturningWorkers:
             kept = {dts for dts in ts.dependents if dts.state == "memory"} if shuffle else set()
             if kept < ts.dependents:
                 again |= shuffle - kept
-        s.transitions({ts.key: "released" for ts in again if ts.state == "memory"}, _STIMULUS)
+        s.transitions({ts.key: "released" for ts in again if ts.state == "memory"}, STIMULUS)
         for ts in again & self._running.keys():
             # Freed and sent again, it would go on with the old run. So its end is one of another
             # run than the scheduler knows, which makes it run again.
@@ -322,41 +307,9 @@ class ReturningWorkers:
         self._running.clear()
 
 
-def _is_older(found: _Held | _Run, ts: TaskState, first_run: int) -> bool:
+def _is_older(found: Held | Run, ts: TaskState, first_run: int) -> bool:
     """Return whether something is of a former task with this key."""
     return ts.run_spec is not None and found.run_id < first_run  # data is of no run
-
-
-def _released_memory(scheduler: Any, key: Key, stimulus_id: str, *, found: _Held) -> Any:
-    ts, ws = scheduler.tasks[key], scheduler.workers[found.address]
-    ts.set_nbytes(found.nbytes)
-    scheduler.add_replica(ts, ws)
-    ts.state = "memory"
-    ts.type = found.typename
-    ts.group.add_type(found.typename)
-    if ts.actor:
-        ws.actors.add(ts)
-    message = {"op": "key-in-memory", "key": key, "type": found.type}
-    return {}, {cs.client_key: [message] for cs in ts.who_wants or ()}, {}
-
-
-def _released_processing(scheduler: Any, key: Key, stimulus_id: str, *, run: _Run) -> Any:
-    # The worker runs it already, possibly with inputs that nobody else needs and that are gone.
-    ts, ws = scheduler.tasks[key], scheduler.workers[run.address]
-    for dts in ts.dependencies:
-        if dts.state == "memory":
-            dts.waiters = dts.waiters or set()
-            dts.waiters.add(ts)
-    ts.waiters = {dts for dts in ts.dependents if dts.state == "waiting"}
-    validate, scheduler.validate = scheduler.validate, False
-    try:
-        recommendations, to_clients, _ = scheduler._add_to_processing(
-            ts, ws, stimulus_id=stimulus_id
-        )
-    finally:
-        scheduler.validate = validate
-    ts.run_id = run.run_id
-    return recommendations, to_clients, {}
 
 
 def _of_shuffle(ts: TaskState) -> set[TaskState]:
@@ -371,10 +324,6 @@ def _of_shuffle(ts: TaskState) -> set[TaskState]:
         if isinstance(transfer.run_spec, Alias):  # of what it was fused into
             waiting += transfer.dependencies
     return found
-
-
-def _stay(scheduler: Any, key: Key, stimulus_id: str) -> Any:
-    return {}, {}, {}
 
 
 def _of_known_spans(spans: Any) -> Any:
@@ -401,29 +350,3 @@ async def _listens(address: str) -> bool:
         return True
     writer.close()
     return True
-
-
-def start_all(scheduler: Any, wanted: Iterable[Key]) -> None:
-    """Let the wanted tasks run whose results nobody holds; drop those that are lost for good."""
-    lost = {
-        ts.key: "forgotten"
-        for ts in list(scheduler.tasks.values())
-        if ts.state == "released" and ts.run_spec is None
-    }
-    if lost:
-        logger.error(
-            "Data that no worker holds any more cannot be computed again: %s", list(lost)[:10]
-        )
-        scheduler.transitions(lost, _STIMULUS)
-    tasks = [scheduler.tasks[key] for key in wanted if key in scheduler.tasks]
-    idle = [ts for ts in tasks if ts.state == "released" and ts.run_spec and ts.priority]
-    idle.sort(key=lambda ts: ts.priority, reverse=True)
-    scheduler.transitions({ts.key: "waiting" for ts in idle}, _STIMULUS)
-    # What came back and is not needed any more.
-    unneeded = {
-        ts.key: "released"
-        for ts in list(scheduler.tasks.values())
-        if ts.state == "memory" and not ts.waiters and not ts.who_wants
-    }
-    scheduler.transitions(unneeded, _STIMULUS)
-    scheduler.stimulus_queue_slots_maybe_opened(stimulus_id=_STIMULUS)
