@@ -22,6 +22,7 @@ from dask_marsched.host.graph.fusion import GraphFusion
 from dask_marsched.host.graph.task_order import RepeatableOrder
 from dask_marsched.host.scheduler import contract, materialization, task_hints
 from dask_marsched.host.scheduler.batched_messages import BatchedMessages
+from dask_marsched.host.scheduler.delayed_retries import DelayedRetries
 from dask_marsched.host.scheduler.garbage_collection import collector_paused
 from dask_marsched.host.stream_intervals import WorkerStreams
 
@@ -90,7 +91,6 @@ _REPLACED = {
     "_task_to_msg": "_task_to_msg",
     "_remove_plugin": "remove_plugin",
     "_add_plugin": "add_plugin",
-    "_task_erred": "stimulus_task_erred",
     "_send_all": "send_all",
 }
 
@@ -124,7 +124,7 @@ class SchedulerAdapter:
         self._undispatched = False
         self._dispatching = False
         self._stealing: Any = None
-        self._retries: dict[TaskState, tuple[asyncio.TimerHandle, int]] = {}
+        self._retries = DelayedRetries(scheduler, delegate.retry_after)
         self._redispatch: asyncio.TimerHandle | None = None
         self._messages = BatchedMessages(scheduler)
         self._streams = WorkerStreams(scheduler)
@@ -143,6 +143,7 @@ class SchedulerAdapter:
         s.stream_handlers["add-keys"] = self._add_keys
         self._messages.accept()
         self._streams.install()
+        self._retries.install()
         self._stealing = s.extensions.get("stealing")
         if self._stealing is not None:
             self._stealing._get_thief = self._get_thief
@@ -174,9 +175,7 @@ class SchedulerAdapter:
         if self._redispatch is not None:
             self._redispatch.cancel()
             self._redispatch = None
-        for ts, (timer, run_id) in list(self._retries.items()):
-            timer.cancel()
-            self._retry(ts, run_id)
+        self._retries.uninstall()
         if not s.queued:
             return
         stimulus_id = "marsched-uninstall"
@@ -199,7 +198,7 @@ class SchedulerAdapter:
 
     def retrying(self) -> set[Key]:
         """Return the keys of the failed tasks that wait for a retry."""
-        return {ts.key for ts in self._retries}
+        return self._retries.waiting()
 
     def _create_taskstate_from_graph(self, *, dsk: Any, ordered: Any, **kwargs: Any) -> Any:
         sizes, prepared = getattr(dsk, "sizes", None), getattr(dsk, "prepared", None)
@@ -292,51 +291,6 @@ class SchedulerAdapter:
         # A second plugin that is equal to the one in force is not added.
         if getattr(plugin, "duplicate_of", None) is not self.plugin:
             type(self.scheduler).add_plugin(self.scheduler, plugin, **kwargs)
-
-    def _task_erred(
-        self, worker: str, stimulus_id: str, key: Any, run_id: int, **kwargs: Any
-    ) -> Any:
-        s = self.scheduler
-        ts = s.tasks.get(key)
-        if ts is not None and ts.state == "processing" and ts.run_id == run_id:
-            seconds = self.delegate.retry_after(ts, worker, kwargs.get("exception_text") or "")
-            if math.isfinite(seconds):
-                # The task stays in "processing" until then: Dask handles all events for it.
-                loop = asyncio.get_running_loop()
-                timer = loop.call_later(seconds, self._retry, ts, run_id)
-                self._retries.pop(ts, None)  # of a task of this key that is gone
-                self._retries[ts] = timer, run_id
-                self._park(ts, s.workers[worker], stimulus_id)
-                return {}, {}, {}
-        return type(s).stimulus_task_erred(
-            s, worker=worker, stimulus_id=stimulus_id, key=key, run_id=run_id, **kwargs
-        )
-
-    def _park(self, ts: TaskState, ws: WorkerState, stimulus_id: str) -> None:
-        """Free the slot of a failed task, and exempt the task from stealing.
-
-        Its worker would answer a steal request for it in a way that no scheduler expects.
-        """
-        if self._stealing is not None:
-            self._stealing._remove_from_in_flight(ts)
-        if ts not in ws.long_running:
-            self.scheduler.handle_long_running(
-                key=ts.key,
-                worker=ws.address,
-                run_id=ts.run_id,
-                compute_duration=None,
-                stimulus_id=stimulus_id,
-            )
-
-    def _retry(self, ts: TaskState, run_id: int) -> None:
-        s = self.scheduler
-        _, waits = self._retries.get(ts, (None, None))
-        if waits == run_id:  # else a later task of this key does
-            del self._retries[ts]
-        if s.tasks.get(ts.key) is ts and ts.state == "processing" and ts.run_id == run_id:
-            stimulus_id = f"marsched-retry-{time()}"
-            s.transitions({ts.key: "waiting"}, stimulus_id)
-            s.stimulus_queue_slots_maybe_opened(stimulus_id=stimulus_id)
 
     def _get_thief(self, scheduler: Any, ts: TaskState, *args: Any, **kwargs: Any) -> Any:
         if not self.delegate.may_steal(ts):
