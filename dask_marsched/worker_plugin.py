@@ -74,7 +74,7 @@ class MarsWorkerPlugin(WorkerPlugin):
 
     def __init__(self, **settings: Any) -> None:
         self.settings = Settings().replace(**settings)
-        #: Those that are installed: of `_REPORTED`, and ``heartbeat``.
+        #: The installed parts by name: some of `_REPORTED`, and ``heartbeat``.
         self._parts: dict[str, Any] = {}
         self._failures = {"messages": Counters(), "shared": Counters(), "runs": Counters()}
         self._reasons = dict.fromkeys(WORKER_PARTS, "not started on a worker")

@@ -49,12 +49,12 @@ class Endpoint:
 
     @property
     def path_parameters(self) -> list[Parameter]:
-        """Those in the path."""
+        """Parameters in the path."""
         return [p for p in self.parameters if f"{{{p.name}}}" in self.path]
 
     @property
     def options(self) -> list[Parameter]:
-        """Those in the query or the body."""
+        """Parameters in the query or the body."""
         return [p for p in self.parameters if f"{{{p.name}}}" not in self.path]
 
     @property

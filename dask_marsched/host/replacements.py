@@ -27,7 +27,7 @@ def weakly(method: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class Replacements(ExitStack):
-    """What was replaced in running objects: `close` restores it in reverse order. Idempotent."""
+    """Replaces attributes and entries; `close` restores them in reverse order. Idempotent."""
 
     def attribute(self, owner: Any, name: str, value: Any) -> Any:
         """Replace an attribute of an object, never of its class; return what was there."""

@@ -25,7 +25,8 @@ from dask_marsched.journal.store import (
 from dask_marsched.journal.versions import check_versions, current_versions
 
 _PREFIX = "marsched_journal_"
-# Both sides notice within these that the other's machine is gone, and the server gives up the lock.
+# Timeouts after which each side notices that the other's machine is gone. The server then gives up
+# the lock.
 _CONNECTION = {"connect_timeout": "5", "keepalives_idle": "5", "tcp_user_timeout": "10000"}
 _SESSION = (
     "SET tcp_keepalives_idle = 5",

@@ -34,7 +34,7 @@ _MOST_USES = 2048
 
 
 class Means(NamedTuple):
-    """What `Kernels` work with."""
+    """The backend of `Kernels`, and the place of its measurements."""
 
     backend: Backend | None
     directory: Path | None  #: where measurements are kept

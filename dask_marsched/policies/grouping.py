@@ -14,7 +14,7 @@ from dask_marsched.policies.siblings import siblings
 
 
 class ClusterLimits(NamedTuple):
-    """What bounds groups on a cluster."""
+    """The size of a cluster, which bounds the groups."""
 
     workers: int
     threads: int
@@ -25,7 +25,7 @@ class Groups(NamedTuple):
     """Groups of operands."""
 
     heads: Sequence[int]  #: For each operand the head of its group (`group_heads`).
-    bundles: Sequence[Sequence[int]]  #: Those that one task could make (`siblings`).
+    bundles: Sequence[Sequence[int]]  #: Operands that one task could make together (`siblings`).
 
 
 @memoized

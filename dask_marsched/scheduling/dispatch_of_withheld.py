@@ -147,7 +147,7 @@ class Dispatcher:
             return placed
         filled: set[WorkerState] = set()
         for ws in self._turns(now):
-            # What was sent in this dispatch is not in `ws.processing` yet.
+            # A worker may come up twice, and `ws.processing` lacks the tasks of this dispatch.
             if ws in filled or not self.free_slots.has_free_slot(ws):
                 continue
             filled.add(ws)

@@ -43,7 +43,7 @@ _UNKNOWN_CLIENTS = 5.0
 
 
 class _Parts(NamedTuple):
-    """What keeps a journal on a scheduler."""
+    """The parts that keep a journal on a scheduler."""
 
     recorder: Recorder
     workers: ReturningWorkers
@@ -202,7 +202,8 @@ class Restarts:
         for graph in graphs:
             recorder.start_after(graph.number)
         by_client: dict[str, list[Key]] = {}
-        # What these define may have the key of another task, which is not to be made.
+        # The scheduler had not read these graphs. Their keys may be those of older tasks, which
+        # are not wanted.
         not_made = {graph.number for graph in graphs if graph.made is None}
         for client in recorder.wanted.clients():
             if client in sessions.missing or client.startswith(_HOLDERS):

@@ -8,7 +8,7 @@ from typing import Any
 import click
 from dask.utils import parse_bytes, parse_timedelta
 
-#: What Dask's parsers raise.
+#: Errors that Dask's parsers raise.
 _ERRORS = (TypeError, ValueError, AttributeError, KeyError, IndexError)
 
 

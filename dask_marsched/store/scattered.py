@@ -36,8 +36,9 @@ def put(
         arena.is_allocated_here(np.frombuffer(frame, np.uint8).ctypes.data, frame.nbytes)
         for frame in frames
     ]
-    # What has to be copied first: what was allocated here is no longer charged to this worker once
-    # it is in a chunk that nobody keeps.
+    # Frames that have to be copied go first, as that may fail for lack of room. A frame that was
+    # allocated here is no longer charged to this worker once it is in a chunk, even if nobody
+    # keeps the chunk.
     rest = [frame for frame, is_here in zip(frames, here, strict=True) if not is_here]
     first = arena.put(header, rest) if any(frame.nbytes for frame in rest) else None
     if first is None and (rest or not frames):

@@ -105,7 +105,7 @@ class SpilledFrames:
 
 
 class SpillFileFull(Exception):
-    """What is to be written would exceed the bound of a `SpillFile`."""
+    """A write would exceed the bound of a `SpillFile`."""
 
 
 class SpillFile:

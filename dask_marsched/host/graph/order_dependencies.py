@@ -53,7 +53,7 @@ class Dependencies(dict[Any, Any]):
     def __contains__(self, key: object) -> bool:
         return key in self._dsk
 
-    # Those of a dict would see only what was looked up so far.
+    # The methods of a dict would see only the keys that were looked up so far.
     get, keys = Mapping.get, Mapping.keys  # type: ignore[assignment]  # other types than a dict's
     values, items = Mapping.values, Mapping.items  # type: ignore[assignment]  # as above
 
@@ -96,7 +96,7 @@ def sets_freed() -> Iterator[None]:
                 mapping.popitem()
 
 
-#: What is replaced in `dask.order`: Dask's own, and ours.
+#: Names that are replaced in `dask.order`: Dask's objects, and ours.
 _REPLACED = {
     "DependenciesMapping": (DependenciesMapping, Dependencies),
     "defaultdict": (defaultdict, _Sets),

@@ -63,8 +63,8 @@ class KernelExecution:
                 ts.run_spec = task
 
     def _wrap(self, task: Any) -> Any:
-        # What reads tasks imports dask.array, a second or more at the start of a worker. Tasks of
-        # arrays have imported it before they are here.
+        # `task_runner` imports dask.array, which takes a second or more. A task of arrays has
+        # imported it before it arrives here, so until then there is none to run by kernels.
         if self._runner is None:
             if self._unreadable or "dask.array" not in sys.modules:
                 return task

@@ -23,7 +23,7 @@ from dask_marsched.host.restart.recorder import Recorder
 
 logger = logging.getLogger("dask_marsched")
 
-#: What a scheduler holds that does not outlive it. Calls that wait raise a CommClosedError.
+#: Things on a scheduler that do not outlive it. Calls that wait for them raise CommClosedError.
 NOT_KEPT = ("MultiLock", "events of log_event", "other scheduler plugins that clients registered")
 #: Plugins for workers that are registered anew whenever a scheduler starts.
 _OWN = frozenset({"marsched", "shuffle"})

@@ -64,7 +64,7 @@ def misfits(scheduler: Any) -> list[str]:
     return found
 
 
-#: What distributed says of an actor whose worker died.
+#: The message of distributed for an actor whose worker died.
 _LOST_ACTOR = "Worker holding Actor was lost"
 
 

@@ -11,7 +11,7 @@ from distributed.protocol.serialize import Serialized
 
 #: Messages with graphs as they arrived, by number.
 GRAPHS = "graphs"
-#: What the scheduler decided when it made the tasks of a graph, by number.
+#: How the scheduler made the tasks of each graph, by number (`ArrivingGraph.record`).
 CREATED = "created"
 #: Bits of the keys that were released of a graph, by number and chunk.
 RELEASED = "released"

@@ -92,7 +92,7 @@ def start_all(scheduler: Any, wanted: Iterable[Key]) -> None:
     idle = [ts for ts in tasks if ts.state == "released" and ts.run_spec and ts.priority]
     idle.sort(key=lambda ts: ts.priority, reverse=True)
     scheduler.transitions({ts.key: "waiting" for ts in idle}, STIMULUS)
-    # What came back and is not needed any more.
+    # Results that came back and that nobody needs any more.
     unneeded = {
         ts.key: "released"
         for ts in list(scheduler.tasks.values())

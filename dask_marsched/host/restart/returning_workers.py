@@ -194,7 +194,7 @@ class ReturningWorkers:
 
     def _take_run(self, ts: TaskState, run: Run) -> bool:
         s = self.scheduler
-        # What reads from a shuffle that is run again has lost its inputs.
+        # A task that reads from a shuffle has lost its inputs if that runs again.
         has_inputs = all(dts.who_has for dts in ts.dependencies)
         if run.address not in s.workers or ts.state != "released" or not has_inputs:
             return False

@@ -77,7 +77,8 @@ def _age() -> None:
     """
     global _unseen
     young = gc.get_count()[0]
-    # What somebody else has frozen stays so; Python 3.12 itself begins with some hundred objects.
+    # `unfreeze` would also free objects that the program has frozen. Python 3.12 itself begins
+    # with some hundred.
     if young <= _FEW_OBJECTS or gc.get_freeze_count() > _FEW_OBJECTS:
         return
     _unseen += young

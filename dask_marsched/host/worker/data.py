@@ -96,7 +96,7 @@ class WorkerStore(SpillBuffer, SpillingBuffer):
 
     def _weigh(self, key: Key, value: object) -> int:
         known = self.foreign.get(value)
-        # What was written to since is a copy of this process.
+        # Pages that were written to since are a copy that belongs to this process.
         is_peers = known is not None and known.is_peers and not known.mapping.modified()
         return 0 if is_peers else safe_sizeof(value)
 

@@ -50,7 +50,7 @@ class Retainer(Protocol):
 
 
 class Published(NamedTuple):
-    """Where peers can map an object from."""
+    """The place from which peers can map an object."""
 
     handle: Handle
     #: our own mapping, or the chunk if allocated in shared memory; detects later writes

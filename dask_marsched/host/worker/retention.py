@@ -50,7 +50,7 @@ class _Cost(NamedTuple):
 
 
 class _Copy(NamedTuple):
-    """What came of copying a result, and the processor time that took."""
+    """The outcome of copying a result, and the processor time that it took."""
 
     found: tuple[Handle, list[SharedChunk]] | None
     seconds: float

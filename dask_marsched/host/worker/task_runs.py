@@ -61,7 +61,7 @@ class _Offer:
 
 @dataclass(slots=True, eq=False)
 class _Run:
-    """What one thread does: tasks in a row."""
+    """The tasks that one thread runs in a row."""
 
     current: _Offer | None
     context: contextvars.Context = field(default_factory=contextvars.Context)
@@ -104,7 +104,7 @@ class TaskRuns:
         self._rule = TinyTaskRule(worker, at_ease)
         self._lock = threading.Lock()  # for all below, and for taking offers
         self._offers: OrderedDict[TaskState, _Offer] = OrderedDict()
-        # What the threads have done since the state machine was told.
+        # Tasks that threads have begun and ended, and that the state machine has yet to hear of.
         self._begun_since: list[_Offer] = []
         self._ended_since: list[tuple[_Offer, Any]] = []
         self._runs: set[_Run] = set()
@@ -272,7 +272,7 @@ class TaskRuns:
         if not self._runs or not ready or state.constrained or not state.running:
             offers.clear()
             return
-        # What came or went may be more urgent, or have been one of them.
+        # A task that became ready may be more urgent, or an offered one may be gone.
         if offers and (ready.peek() is not next(iter(offers)) or not self._are_ready()):
             offers.clear()
         if len(offers) >= _FEW_OFFERED or len(offers) == len(ready):

@@ -53,7 +53,7 @@ def _matrix_cubed(operation: TaskOperation) -> float:
 class Rate(NamedTuple):
     """How fast a core is at a kind of operation; `seconds_of` adds what is not in proportion."""
 
-    amount: Callable[[TaskOperation], float]  #: What its time grows with: bytes, multiplications.
+    amount: Callable[[TaskOperation], float]  #: Bytes or products: time grows with it.
     stock: float  #: How much of that a core does in a second under stock Dask.
     plugin: float
 

@@ -35,7 +35,7 @@ class Advice:
     """A recommended change."""
 
     rule: str
-    reason: str  #: What the rule found in the graph.
+    reason: str  #: The finding of the rule in the graph.
     change: str
     checked: str  #: How the change was checked, with which result.
 
