@@ -22,7 +22,7 @@ from distributed.scheduler import Scheduler
 from dask_marsched.core.graph import Edges, OperandGraph
 from dask_marsched.core.memoization import memoized
 from dask_marsched.fallbacks.counters import Counters
-from dask_marsched.host.graph.arriving_graph import operand_graph
+from dask_marsched.host.graph.early_operand_graph import operand_graph
 from dask_marsched.host.graph.numbering import as_they_come, canonical
 from dask_marsched.host.graph.order_dependencies import sets_freed
 from dask_marsched.host.graph.result_sizes import ChunkSizes
