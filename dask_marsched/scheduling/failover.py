@@ -1,4 +1,4 @@
-"""Handles lost workers and stragglers: adoption, second runs, recoveries.
+"""Handles lost, slow and stuck workers: adoption, second runs, recalled tasks, recoveries.
 
 Shared results of a dead worker are adopted before the scheduler removes it. Then its losses are
 reported. The engine notices the missing worker at its next dispatch (`workers_changed`).
@@ -23,7 +23,7 @@ from dask_marsched.scheduling.loss_records import Recoveries
 
 
 class Failover:
-    """Installs adoption and second runs in the scheduler, and reports lost workers."""
+    """Installs adoption, second runs and recall in the scheduler, and reports lost workers."""
 
     def __init__(
         self,
