@@ -4,9 +4,9 @@ import importlib.metadata
 import re
 import subprocess
 import sys
-import tomllib
 from pathlib import Path
 
+import tomllib
 import yaml
 from distributed.protocol.pickle import dumps
 

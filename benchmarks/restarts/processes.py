@@ -10,7 +10,6 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
-from typing import Self
 
 _ROOT = Path(__file__).parents[2]
 _PRELOAD = "benchmarks.restarts.executions"
@@ -41,7 +40,7 @@ class ClusterOfProcesses:
         self._count = workers
         self._processes: list[subprocess.Popen[bytes]] = []
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> ClusterOfProcesses:
         self.start_scheduler()
         self.start_workers(self._count)
         return self

@@ -9,7 +9,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 from distributed import wait
 
@@ -48,7 +48,7 @@ class Rig:
         self.timings: dict[str, Timing] = {}
         self.joining = 0.0
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> Rig:
         self.cluster = ClusterOfProcesses(self.directory, self.workers)
         self._stack.enter_context(self.cluster)
         self.client = self._stack.enter_context(Client(self.cluster.address, timeout=PATIENCE))

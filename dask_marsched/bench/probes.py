@@ -9,11 +9,14 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any
 
 import psutil
 from distributed import Scheduler, SchedulerPlugin, Worker, WorkerPlugin
 from distributed.comm.tcp import TCP
+
+if TYPE_CHECKING:
+    from typing_extensions import Self  # Python 3.10 has none
 
 Connection = tuple[str, str]  # this side's address, the peer's address
 

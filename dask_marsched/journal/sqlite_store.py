@@ -123,10 +123,10 @@ class SQLiteStore:
         try:
             yield
         except (sqlite3.Error, OSError) as error:
-            code = getattr(error, "sqlite_errorcode", 0) & 0xFF  # of the extended code
-            if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+            # Python 3.10 tells no error codes
+            if isinstance(error, sqlite3.OperationalError) and "locked" in str(error):
                 raise self._in_use() from error
-            if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
+            if type(error) is sqlite3.DatabaseError:  # damaged, or not a database
                 raise self._corrupt(error) from error
             raise JournalError(
                 f"{SETTING}: the journal {self._path} cannot be used: {error}"

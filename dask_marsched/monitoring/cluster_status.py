@@ -104,7 +104,7 @@ async def ask(client: distributed.Client, timeout: float) -> Status:
         if (reason := _why_not_asked(_python(info["packages"]))) is not None:
             return Status(address, False, reason, versions=here)
         answer = await asyncio.wait_for(client.run_on_scheduler(scheduler_probe()), timeout)
-    except TimeoutError:
+    except asyncio.TimeoutError:
         reason = f"the scheduler did not answer within {timeout:g} s"
         return Status(address, False, reason, versions=here)
     except Exception as error:  # a blocked handler, a lost connection, an error there
@@ -177,7 +177,7 @@ async def _ask_workers(
             replies = await asyncio.wait_for(
                 run(worker_probe(), workers=[worker], on_error="return"), timeout
             )
-        except TimeoutError:
+        except asyncio.TimeoutError:
             unreachable[worker] = f"did not answer within {timeout:g} s"
             return
         except Exception as error:  # it left the cluster meanwhile

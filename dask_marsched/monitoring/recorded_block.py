@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import abc
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING
 
 from distributed import Client
 from distributed.diagnostics.plugin import SchedulerPlugin
 
 from dask_marsched.installation import how_to_install
+
+if TYPE_CHECKING:
+    from typing_extensions import Self  # Python 3.10 has none
 
 
 class RecordedBlock(abc.ABC):

@@ -11,7 +11,7 @@ import uuid
 from collections.abc import Mapping
 from datetime import datetime
 from types import FrameType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any
 
 import distributed
 import fsspec
@@ -22,6 +22,9 @@ from dask_marsched.monitoring.recorded_block import RecordedBlock
 from dask_marsched.report.page import html
 from dask_marsched.report.recorder import ReportRecorder
 from dask_marsched.status import status
+
+if TYPE_CHECKING:
+    from typing_extensions import Self  # Python 3.10 has none
 
 logger = logging.getLogger("dask_marsched")
 

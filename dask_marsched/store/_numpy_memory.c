@@ -24,9 +24,9 @@
  * move together with their page tables, as faulting the pages in again would take as long as a
  * copy. At no moment are the addresses unmapped.
  */
-#define _GNU_SOURCE
 #define PY_SSIZE_T_CLEAN
 #define NPY_NO_DEPRECATED_API NPY_2_0_API_VERSION
+#define NPY_TARGET_VERSION NPY_1_22_API_VERSION /* memory handlers */
 #include <Python.h>
 #include <numpy/arrayobject.h>
 #include <fcntl.h>

@@ -8,7 +8,6 @@ import os
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Self
 
 import numpy as np
 
@@ -79,9 +78,9 @@ class SharedMemory(mmap.mmap):
     address: int
     copy = aside = 0
 
-    def __new__(cls, fd: int, length: int) -> Self:
+    def __new__(cls, fd: int, length: int) -> SharedMemory:
         """Map the file at an address aligned to a large page, if the kernel allows."""
-        unaligned: list[Self] = []
+        unaligned: list[SharedMemory] = []
         try:
             while len(unaligned) < _ATTEMPTS:
                 with _aligned_addresses(length) as first:

@@ -137,7 +137,7 @@ def end_during_an_interrupt(things):
         # It is raised by the first function in Python that is called then.
         steps = [partial(raise_in, threading.get_ident(), Interrupted), things.clear]
         try:
-            list(map(operator.call, steps))
+            list(map(operator.methodcaller("__call__"), steps))
             for _ in range(1000):
                 pass
         except Interrupted:

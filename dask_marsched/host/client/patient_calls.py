@@ -117,7 +117,7 @@ class PatientCalls:
                 kwargs["timeout"] = max(0.0, until - monotonic())
             try:
                 return await self._send(op, kwargs)
-            except TimeoutError:
+            except (asyncio.TimeoutError, TimeoutError):
                 raise  # an OSError that the scheduler has sent
             except OSError:
                 if not await came_back(connection, before, until) and not connection.is_away():

@@ -291,7 +291,7 @@ class ResumableConnection:
                     return False
                 self._go_on_after(number or 0)
                 return True
-            except (TimeoutError, OSError):
+            except (asyncio.TimeoutError, OSError):
                 await asyncio.sleep(_BETWEEN)
             except ImportError:
                 break

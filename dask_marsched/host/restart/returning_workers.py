@@ -152,7 +152,7 @@ class ReturningWorkers:
     async def _answer(self, waits: bool) -> None:
         await self._went_on.wait()
         if waits:
-            with contextlib.suppress(TimeoutError):
+            with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(self._claimed.wait(), _CLAIMED)
 
     def _free(self, address: str, keys: list[Key]) -> None:
@@ -346,7 +346,7 @@ async def _listens(address: str) -> bool:
         _, writer = await asyncio.wait_for(asyncio.open_connection(host, port), _CHECKED)
     except ConnectionRefusedError:
         return False
-    except (TimeoutError, OSError):
+    except (asyncio.TimeoutError, OSError):
         return True
     writer.close()
     return True

@@ -60,22 +60,24 @@ class Adopters:
         future = asyncio.get_running_loop().create_future()
         self._awaited[future] = dead.host
         try:
-            async with asyncio.timeout(seconds):
-                if await self._nanny_lives(dead):
-                    await future
-                    return True
-        except TimeoutError:
-            pass
+            return await asyncio.wait_for(self._came(dead, future), seconds)
+        except asyncio.TimeoutError:
+            return False
         finally:
             del self._awaited[future]
-        return False
+
+    async def _came(self, dead: WorkerState, future: asyncio.Future[None]) -> bool:
+        if not await self._nanny_lives(dead):
+            return False
+        await future
+        return True
 
     async def _nanny_lives(self, dead: WorkerState) -> bool:
         if not dead.nanny:
             return False
         try:
             await asyncio.wait_for(self.scheduler.rpc(dead.nanny).identity(), _NANNY_TIMEOUT)
-        except OSError:  # TimeoutError among others
+        except (asyncio.TimeoutError, OSError):
             return False
         return True
 

@@ -50,7 +50,7 @@ async def _ask(
     try:
         asked = scheduler.broadcast(msg=message, workers=[address], on_error="ignore")
         answers = await asyncio.wait_for(asked, _TIMEOUT)
-    except TimeoutError:
+    except asyncio.TimeoutError:
         return {}
     return {w: _unpacked(a["result"]) for w, a in answers.items() if a.get("status") == "OK"}
 

@@ -164,7 +164,7 @@ class Reconnection:
                     why = "worker-unknown-to-new-scheduler"
                     break
                 comm, response = await self._register()
-            except (TimeoutError, OSError):
+            except (asyncio.TimeoutError, OSError):
                 await asyncio.sleep(_BETWEEN)
                 continue
             except Exception:

@@ -56,7 +56,8 @@ def stages(collection):
             found.append((task, values))
         return task(values)
 
-    with warnings.catch_warnings(action="ignore"):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
         run_graph(collection, run)
     return found
 

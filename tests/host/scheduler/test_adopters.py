@@ -28,11 +28,9 @@ async def test_ready_workers_from_before_and_after_the_start(s, *workers):
 @gen_cluster(nthreads=THREE)
 async def test_there_is_no_wait_without_a_nanny_that_answers(s, *workers):
     a, _, _ = (s.workers[worker.address] for worker in workers)
-    async with asyncio.timeout(5):
-        await Adopters(s).wait(a, 60)
+    await asyncio.wait_for(Adopters(s).wait(a, 60), 5)
     a.nanny = "tcp://127.0.0.1:1"  # does not answer
-    async with asyncio.timeout(10):
-        await Adopters(s).wait(a, 60)
+    await asyncio.wait_for(Adopters(s).wait(a, 60), 10)
 
 
 @gen_cluster(nthreads=THREE)
@@ -44,13 +42,11 @@ async def test_a_wait_ends_when_a_worker_is_ready_or_all_is_cleared(s, *workers)
     while not adopters._awaited:
         await asyncio.sleep(0)
     adopters.ready(b.address)
-    async with asyncio.timeout(5):
-        await waits
+    await asyncio.wait_for(waits, 5)
     assert adopters.of(a) == [b]
     waits = asyncio.create_task(adopters.wait(a, 60))
     while not adopters._awaited:
         await asyncio.sleep(0)
     adopters.clear()
-    async with asyncio.timeout(5):
-        await waits
+    await asyncio.wait_for(waits, 5)
     assert not adopters._awaited

@@ -326,7 +326,8 @@ def test_modified_arrays_are_written_again(store, change):
     if change == "content":
         value[-1] = 7
     elif change == "shape":
-        with warnings.catch_warnings(action="ignore"):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
             value.shape = (-1, 5)
     elif change == "flag":
         value.flags.writeable = False

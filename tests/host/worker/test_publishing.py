@@ -146,13 +146,15 @@ def test_retention_takes_a_small_share_of_time(publisher, arena):
 def test_released_memory_returns_before_the_next_task_ends(publisher, arena):
     arena.spare = 0
 
+    async def emptied():
+        while arena.filled:
+            await asyncio.sleep(0)
+
     async def gone():
         await made(publisher, "a", "b", stored=True)
         del publisher.store.fast["a"]
         del publisher.store.fast["b"]
-        async with asyncio.timeout(20):
-            while arena.filled:
-                await asyncio.sleep(0)
+        await asyncio.wait_for(emptied(), 20)
 
     asyncio.run(gone())
     assert arena.live == 0
