@@ -66,7 +66,13 @@ def _collect() -> None:
     """Free what was made while the collector was paused, before another graph arrives."""
     global _unseen, _alive
     gc.collect()
-    _unseen, _alive = 0, len(gc.get_objects())
+    _unseen = 0
+    if gc.get_freeze_count() <= _FEW:
+        # `gc.get_objects` refers to each of them: a tuple that another thread was making from an
+        # iterator could not grow then, and it raised a SystemError.
+        gc.freeze()
+        _alive = gc.get_freeze_count()
+        gc.unfreeze()
 
 
 def _age() -> None:

@@ -1,6 +1,8 @@
 """The garbage collector is off inside of the context, and then as it was; what was made is old."""
 
 import gc
+import sys
+import threading
 import weakref
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -117,3 +119,33 @@ def test_nothing_is_freed_where_the_collector_was_off() -> None:
     cycle = left()
     assert cycle is not None
     del cycle.me
+
+
+def test_a_tuple_that_another_thread_is_making_can_grow(monkeypatch: pytest.MonkeyPatch) -> None:
+    # It cannot while anybody else refers to it: SystemError in the code of a user.
+    monkeypatch.setattr(garbage_collection, "_LONGEST", 0.0)
+    gc.enable()
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+
+    def collect() -> None:
+        for _ in range(20):
+            with collector_paused(), collector_paused():
+                pass  # the inner one is overdue
+
+    thread = threading.Thread(target=collect)
+    thread.start()
+    try:
+        while thread.is_alive():
+            assert len(tuple(i for i in range(1_000))) == 1_000
+    finally:
+        thread.join()
+        sys.setswitchinterval(interval)
+
+
+def test_collecting_counts_what_is_alive(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(garbage_collection, "_alive", 0)
+    made = _many()
+    garbage_collection._collect()
+    assert len(made) < garbage_collection._alive <= len(gc.get_objects())
+    assert _is_old(made[-1])
