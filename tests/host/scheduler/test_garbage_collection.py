@@ -129,7 +129,7 @@ def test_a_tuple_that_another_thread_is_making_can_grow(monkeypatch: pytest.Monk
     sys.setswitchinterval(1e-5)
 
     def collect() -> None:
-        for _ in range(20):
+        for _ in range(5):
             with collector_paused(), collector_paused():
                 pass  # the inner one is overdue
 
