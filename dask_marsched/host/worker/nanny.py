@@ -53,7 +53,8 @@ class SegmentOwner(NannyPlugin):
         if monitor is not None:
             stock = monitor.callback
             self._undo.attribute(monitor, "callback", lambda: self._monitor(nanny, stock))
-        restart_patiently(nanny, self._undo)
+        # Segments of earlier processes: one has died.
+        restart_patiently(nanny, self._undo, after_death=bool(self._retired))
         if self._retired:
             sweep = functools.partial(self._sweep, nanny, nanny.pid)
             sweeping = PeriodicCallback(sweep, _SWEEP * 1000)
@@ -149,8 +150,11 @@ async def run_in_nanny(worker: Worker, function: Callable[..., Any], **kwargs: A
 _LEAST_IDLE = 0.5
 #: Seconds over which they are measured.
 _LOOK = 0.1
-#: Longest delay, seconds; Dask's clusters give up a missing worker after 15.
+#: Longest delay, seconds.
 _LONGEST = 3.0
+#: Seconds after a death when Dask's clusters look whether the worker is back. One that is missing
+#: just then is given up for ever, even if it was back meanwhile and has died again.
+_LOOKED_AFTER = 15.0
 _HOOK = "_unregister"
 
 
@@ -161,18 +165,25 @@ def _idle_seconds() -> float:
 
 
 def restart_patiently(
-    nanny: Any, undo: Replacements, idle_seconds: Callable[[], float] = _idle_seconds
+    nanny: Any,
+    undo: Replacements,
+    idle_seconds: Callable[[], float] = _idle_seconds,
+    after_death: bool = False,
 ) -> None:
     """Make a nanny wait for an idle processor before it replaces a dead process.
 
     The imports of a new worker take a second or more of a processor. On a busy host they slow down
     the workers that have taken over, and short programs end before the new one is ready.
+    `after_death`: the process replaced one that has died. It is replaced at once if it dies soon.
     """
     if not hasattr(nanny, _HOOK):
         return
+    hurried_until = monotonic() + _LOOKED_AFTER if after_death else 0.0
 
     async def unregister(*args: Any, **kwargs: Any) -> None:
         await stock(*args, **kwargs)
+        if monotonic() < hurried_until:
+            return
         until = monotonic() + _LONGEST
         # Ends early if the nanny closes, or its user restarts it.
         while _is_between_processes(nanny) and monotonic() < until:

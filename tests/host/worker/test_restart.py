@@ -25,11 +25,11 @@ class Dead:
         self.unregistered += 1
 
 
-async def looks(nanny, *readings):
+async def looks(nanny, *readings, after_death=False):
     """Return how many of the readings of idle time are left when the nanny may go on."""
     left = list(readings)
     with Replacements() as undo:
-        restart_patiently(nanny, undo, lambda: left.pop(0))
+        restart_patiently(nanny, undo, lambda: left.pop(0), after_death)
         await nanny._unregister(timeout=1)
     assert "_unregister" not in vars(nanny)
     assert nanny.unregistered == 1
@@ -44,6 +44,13 @@ async def test_a_restart_waits_for_an_idle_processor():
 async def test_but_not_for_ever(monkeypatch):
     monkeypatch.setattr(restarting, "_LONGEST", 0.0)
     assert await looks(Dead(), "rest") == 1
+
+
+async def test_a_process_that_dies_soon_after_another_is_replaced_at_once(monkeypatch):
+    # Dask's clusters look 15 s after the first death, and close the nanny if nothing runs then.
+    assert await looks(Dead(), "rest", after_death=True) == 1
+    monkeypatch.setattr(restarting, "_LOOKED_AFTER", 0.0)
+    assert await looks(Dead(), 0, LONG, "rest", after_death=True) == 1
 
 
 @pytest.mark.parametrize("status", [Status.closing, Status.closing_gracefully])
