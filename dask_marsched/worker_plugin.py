@@ -16,6 +16,7 @@ from weakref import WeakKeyDictionary
 from dask.typing import Key
 from distributed import Worker
 from distributed.diagnostics.plugin import WorkerPlugin
+from distributed.protocol.compression import compressions
 from distributed.worker_state_machine import ExecuteSuccessEvent
 
 from dask_marsched.config import WORKER_PARTS, Settings
@@ -171,7 +172,7 @@ class MarsWorkerPlugin(WorkerPlugin):
             # Elsewhere it cannot even be imported.
             from dask_marsched.host.worker.data import install
 
-            data = install(worker, compression=self.settings.store_compression)
+            data = install(worker, compression=self._compression())
         except (RuntimeError, OSError) as misfit:
             self._leave_out(on | {"store"}, misfit)
             return
@@ -181,6 +182,14 @@ class MarsWorkerPlugin(WorkerPlugin):
             from dask_marsched.worker.admission import Admission
 
             self._install("quota", Admission(worker, data, self.settings, surplus))
+
+    def _compression(self) -> str | None:
+        """Return the compression of spilled results, none if it is not installed here."""
+        name = self.settings.store_compression
+        if name in compressions:
+            return name
+        self._leave_out({"compression"}, RuntimeError(f"{name} is not installed on the worker"))
+        return None
 
     def _share(self, worker: Worker, data: WorkerStore) -> HandleTransfer:
         from dask_marsched.host.worker.transfer import HandleTransfer

@@ -5,12 +5,14 @@ import gc
 import sys
 import weakref
 from types import SimpleNamespace
+from unittest import mock
 
 import dask
 import numpy as np
 import pytest
 from distributed import Client, Event, Nanny, Worker, wait
 from distributed.comm import CommClosedError
+from distributed.protocol.compression import compressions
 from distributed.spill import SpillBuffer
 from distributed.utils_test import async_poll_for, gen_cluster, inc
 from distributed.worker_state_machine import WorkerState
@@ -206,6 +208,16 @@ async def test_a_second_registration_replaces_the_first(c, s, a):
     assert a.plugins["marsched"].report()["quota"] is None
     assert type(a.state) is WorkerState
     check(s)
+
+
+@gen_cluster(client=True, nthreads=ONE, worker_kwargs={"memory_limit": "1GB"})
+async def test_a_worker_without_the_compression_spills_uncompressed(c, s, a):
+    """An unknown name would fail each spill, and the worker would pause for ever."""
+    with mock.patch.dict(compressions):
+        compressions.pop("snappy", None)
+        await c.register_plugin(with_quota(store_compression="snappy"))
+    assert a.data.slow.compression is None
+    assert "no compression: snappy is not installed on the worker" in str(await status(c))
 
 
 @gen_cluster(client=True, nthreads=ONE, worker_kwargs={"memory_limit": 0})

@@ -75,6 +75,18 @@ def _text_or_none(value: Any, none: tuple[Any, ...]) -> str | None:
     return value
 
 
+#: Those of Dask. Only the worker knows which of them are installed there.
+_COMPRESSIONS = ("auto", "lz4", "snappy", "zlib", "zstd")
+
+
+def _compression(value: Any) -> str | None:
+    if value is None or value is False or value == "off":
+        return None
+    if value not in _COMPRESSIONS:
+        raise ValueError
+    return str(value)
+
+
 def _text(text: str) -> Callable[[], str]:
     return lambda: text
 
@@ -111,11 +123,7 @@ DURATION: Check = (
     _text('a duration of 0 or more, such as "10ms", or a number of seconds'),
 )
 NAMES: Check = (_names, _text('a list of names of exceptions, such as ["OSError"]'))
-#: Only the worker knows which compressions there are: any name passes.
-COMPRESSION: Check = (
-    lambda value: _text_or_none(value, (None, False)),
-    _text('"auto", the name of one of Dask\'s compressions, or null'),
-)
+COMPRESSION: Check = (_compression, _text("null or one of " + ", ".join(_COMPRESSIONS)))
 CACHE: Check = (
     lambda value: _text_or_none(value, (None, False, "off")),
     _text('"auto", "off" or the path of a directory'),

@@ -162,6 +162,7 @@ def worker_text(report: Mapping[str, Any]) -> str:
             texts.append(f"{part} {text}")
         elif reasons.get(part):
             texts.append(f"no {part}: {reasons[part]}")
+    texts += [f"no {part}: {why}" for part, why in reasons.items() if part not in PARTS]
     return "; ".join(texts)
 
 
