@@ -70,11 +70,14 @@ def status(address: str, as_json: bool, timeout: str) -> None:
     The exit code is 0 if it is active, 1 if it is not, 2 if ADDRESS cannot be reached.
     """
     import distributed
+    from distributed.comm import resolve_address
 
     from dask_marsched.status import status as ask
 
     seconds = _seconds(timeout)
     try:
+        # Otherwise a client waits ten seconds, and closes with a traceback.
+        resolve_address(address)
         with distributed.Client(address, timeout=seconds, set_as_default=False) as client:
             found = ask(client, timeout=seconds)
     except (OSError, ValueError) as error:

@@ -56,4 +56,7 @@ async def _call(address: str, timeout: float, name: str, **kwargs: Any) -> Any:
     """Call a scheduler on a connection of its own."""
     security = Security().get_connection_args("client")
     async with rpc(address, timeout=timeout, connection_args=security) as remote:
-        return await asyncio.wait_for(getattr(remote, name)(**kwargs), timeout)
+        try:
+            return await asyncio.wait_for(getattr(remote, name)(**kwargs), timeout)
+        except TimeoutError:  # it says nothing of itself
+            raise TimeoutError(f"no answer within {timeout:g} s") from None

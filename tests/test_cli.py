@@ -71,6 +71,20 @@ def test_status_where_the_package_is_missing(bare_scheduler):
     assert "pip install ." in result.output
 
 
+@pytest.mark.parametrize("command", ["status", "restart"])
+def test_an_address_without_a_port(command, capfd):
+    result = run(command, "somewhere")
+    assert result.exit_code == 2
+    assert "missing port number in address 'somewhere'" in result.output
+    assert "Traceback" not in capfd.readouterr().err
+
+
+def test_a_restart_of_nobody_says_so():
+    result = run("restart", "tcp://127.0.0.1:9", "--timeout", "500ms")
+    assert result.exit_code == 2
+    assert "0.5 s" in result.output.partition("tcp://127.0.0.1:9: ")[2]
+
+
 def test_status_of_nobody():
     result = run("status", "tcp://127.0.0.1:9", "--timeout", "500ms")
     assert result.exit_code == 2

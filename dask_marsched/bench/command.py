@@ -55,7 +55,7 @@ def workload_options(command: F) -> F:
     return command
 
 
-@click.command("bench", help=__doc__)
+@click.command("bench")
 @workload_options
 def bench(
     select: str,
@@ -68,7 +68,10 @@ def bench(
     timeout: float,
     json_path: Path | None,
 ) -> None:
-    """Run the benchmark; exit with 1 if a run failed or results differ."""
+    """Measure named workloads under stock Dask and under this package's policies.
+
+    The exit code is 1 if a run failed or results differ.
+    """
     columns = policy_columns(policies)
     with tempfile.TemporaryDirectory(prefix="bench-") as scratch:
         selected, parameters = prepare(select, GENERAL, size, chunk, Path(scratch))
