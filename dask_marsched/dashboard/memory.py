@@ -28,6 +28,8 @@ _LINES = (
 )
 _MARKS = (("limit", INK, "solid"), ("pause", INK, "dotted"), ("quota", RED, "dashed"))
 _BYTES = "0.0b"
+#: Most characters of a worker's name beside its bar: longer ones leave no room for the bars.
+_WIDEST = 24
 
 
 class MemoryPane(Pane):
@@ -42,7 +44,7 @@ class MemoryPane(Pane):
         self.bars.y_range.flipped = True
         self.bars.x_range.start = 0
         self.bars.ygrid.visible = False
-        count_bytes(self.bars.xaxis[0])
+        count_bytes(self.bars.xaxis[0], ticks=3)
         self.ticker = self.bars.yaxis[0].ticker = FixedTicker(ticks=[])
         self._bars()
         self.totals = ColumnDataSource({"time": [], **{name: [] for name, _, _ in _LINES}})
@@ -75,7 +77,7 @@ class MemoryPane(Pane):
             y="y", left=0, right="process", height=0.9, source=source, fill_alpha=0.0,
             line_alpha=0.0,
         )  # fmt: skip
-        tips = [("worker", "@name"), ("process", f"@process{{{_BYTES}}}")]
+        tips = [("worker", "@name"), ("address", "@address"), ("process", f"@process{{{_BYTES}}}")]
         tips += [(part, f"@{part}{{{_BYTES}}}") for part in (*_PARTS, "disk", "limit")]
         tips += [("quota", "@quota_text")]
         bars.add_tools(HoverTool(renderers=[ground, whole], tooltips=tips))
@@ -112,11 +114,17 @@ class MemoryPane(Pane):
 
     def _name_bars(self, names: list[str]) -> None:
         axis = self.bars.yaxis[0]
-        overrides = dict(enumerate(names))
+        overrides = dict(enumerate(map(_short, names)))
         if axis.major_label_overrides != overrides:
             self.ticker.ticks = list(range(len(names)))
             axis.major_label_overrides = overrides
             axis.axis_label = "worker" if names else "workers: point at a bar"
+
+
+def _short(name: str) -> str:
+    """Leave out the middle of a long name: workers of a cluster often differ in the end only."""
+    half = _WIDEST // 2
+    return name if len(name) <= _WIDEST else f"{name[: half - 1]}\u2026{name[-half:]}"
 
 
 def _unless_zero(values: Any) -> Any:
@@ -133,6 +141,7 @@ def _bars_of(rows: list[dict[str, Any]], pause: float | None) -> dict[str, Any]:
     y = np.arange(n, dtype=float)
     data: dict[str, Any] = {"y": y, "above": y - 0.45, "below": y + 0.45}
     data["name"] = [row["name"] for row in rows]
+    data["address"] = [row["worker"] for row in rows]
     edge = np.zeros(n)
     for part in _PARTS:
         data[part] = values(part)

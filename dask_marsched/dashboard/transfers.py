@@ -142,7 +142,7 @@ def _short(name: str) -> str:
 
 
 def _heading(found: dict[str, Any]) -> str:
-    facts = [f" {format_bytes(int(found['moved']))} between workers"]
+    facts = [f" {format_bytes(int(found['moved']))} between workers in all"]
     if found["by_handle"] is None:
         facts.append(", all by connection: no worker shares memory (marsched.store.shared)")
     else:

@@ -4,7 +4,7 @@ import dask.array as da
 import numpy as np
 import pytest
 from dask import delayed
-from distributed import Event, wait
+from distributed import Event, Worker, wait
 from distributed.utils_test import async_poll_for, gen_cluster, inc
 
 from dask_marsched.config import Settings
@@ -127,6 +127,16 @@ async def test_memory_without_a_quota(c, s, a, b):
     assert pane.source.data["private"].sum() == 8000
     assert np.isnan(pane.source.data["quota"]).all()
     assert pane.bars.yaxis[0].major_label_overrides == {0: "0", 1: "1"}
+
+
+@gen_cluster(client=True, nthreads=[])
+async def test_long_names_leave_room_for_the_bars(c, s):
+    await c.register_plugin(MarsSchedulerPlugin())
+    async with Worker(s.address, name="analysis-default-worker-0b1a2c3d4e") as worker:
+        pane = updated(MemoryPane(s))
+        assert pane.bars.yaxis[0].major_label_overrides == {0: "analysis-de\u2026r-0b1a2c3d4e"}
+        assert pane.source.data["name"] == [worker.name]
+        assert pane.source.data["address"] == [worker.address]
 
 
 @gen_cluster(client=True, nthreads=[("127.0.0.1", 1)])
