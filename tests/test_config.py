@@ -67,6 +67,7 @@ REFUSED = [
     ("retries.infrastructure", -1, "whole number"),
     ("retries.errors", "OSError", "a list of names"),
     ("retries.errors", [OSError], "a list of names"),
+    ("retries.errors", {"OSError": 3}, "a list of names"),
     ("fusion.graph", "everything", "off, chains, subgraphs"),
     ("fusion.graph", True, "off, chains, subgraphs"),
     ("quota.enabled", "yes", "true or false"),

@@ -8,7 +8,7 @@ The first raises ``ValueError``, ``TypeError``, ``KeyError`` or ``OverflowError`
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from dask.utils import parse_timedelta
@@ -62,7 +62,9 @@ def _count(value: Any) -> int:
 
 
 def _names(value: Any) -> tuple[str, ...]:
-    if isinstance(value, str) or not all(isinstance(name, str) and name for name in value):
+    if isinstance(value, str | Mapping):
+        raise TypeError
+    if not all(isinstance(name, str) and name for name in value):
         raise TypeError
     return tuple(value)
 
