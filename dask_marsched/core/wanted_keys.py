@@ -41,6 +41,7 @@ class WantedKeys:
         self._where: dict[str, dict[Any, tuple[int, int]]] = {}
         self._changed_chunks: set[tuple[int, int]] = set()
         self._changed_singles: dict[tuple[str, Any], bool] = {}
+        self._unwanted: list[int] = []
 
     def graph_came(
         self, number: int, client: str, keys: Iterable[Any], released: Mapping[int, bytes] = {}
@@ -84,6 +85,8 @@ class WantedKeys:
             self._changed_singles[client, key] = False
         elif number in self._graphs:
             self._graphs[number].release(position)
+            if not self._graphs[number].left:
+                self._unwanted.append(number)
             self._changed_chunks.add((number, position // CHUNK))
 
     def of(self, client: str, but_of: Collection[int] = ()) -> list[Any]:
@@ -102,6 +105,11 @@ class WantedKeys:
     def wants_of(self, number: int) -> int:
         """Return how many keys are wanted for which a graph stands."""
         return self._graphs[number].left if number in self._graphs else 0
+
+    def unwanted(self) -> Iterator[int]:
+        """Yield the graphs of which the last wanted key has gone, each once."""
+        while self._unwanted:
+            yield self._unwanted.pop()
 
     def graph_gone(self, number: int) -> int:
         """Drop a graph whose tasks nobody needs; return how many chunks of bits it can have."""

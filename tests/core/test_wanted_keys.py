@@ -84,3 +84,15 @@ def test_one_release_writes_one_chunk():
     assert (number, chunk, bits[0], len(bits)) == (1, 1, 1, CHUNK // 8)
     assert wanted.graph_gone(1) == 3
     assert not wanted.of("a")
+
+
+def test_graphs_are_named_once_when_nothing_of_them_is_wanted_any_more():
+    wanted = WantedKeys()
+    wanted.graph_came(1, "client", ["a", "b"])
+    wanted.graph_came(2, "client", ["b", "c"])
+    assert list(wanted.unwanted()) == []
+    wanted.releases("client", ["a", "b"])  # the second graph stands for "b"
+    assert list(wanted.unwanted()) == [1]
+    wanted.releases("client", ["c"])
+    assert list(wanted.unwanted()) == [2]
+    assert list(wanted.unwanted()) == []

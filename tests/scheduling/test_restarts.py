@@ -791,4 +791,4 @@ def test_a_graph_is_kept_that_brings_a_definition_which_the_journal_lacks(tmp_pa
             other.sync(async_poll_for, lambda: len(recorder._alive) == 2, 30)
             other.loop.add_callback(recorder.forget_dead_graphs)
             assert other.submit(operator.add, reader, 1).result(30) == 9
-            assert recorder._alive[1] == [before.key]
+            assert recorder._alive.keys_of(1) == [before.key]

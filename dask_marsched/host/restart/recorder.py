@@ -13,10 +13,11 @@ from concurrent.futures import Future
 from typing import Any
 
 from dask.typing import Key
+from distributed.metrics import monotonic
 from distributed.protocol import Serialized, pickle, serialize
 from distributed.scheduler import Scheduler, TaskState
 
-from dask_marsched.core.living_graphs import drop_dead_keys
+from dask_marsched.core.living_graphs import LivingGraphs
 from dask_marsched.core.wanted_keys import WantedKeys
 from dask_marsched.host.client.reconnection import COUNTED, OVER, WRITTEN
 from dask_marsched.host.contract import demand, misfits_of_function, misfits_of_handler
@@ -28,6 +29,9 @@ from dask_marsched.journal.writer import JournalWriter
 _GATHERED = 0.01
 #: Seconds between two searches for graphs that nobody needs any more.
 _SWEPT = 1.0
+#: Seconds of the event loop that one search takes at most, and seconds between it and the next one
+#: if it has not found all.
+_SLICE, _NEXT_SLICE = 0.005, 0.05
 
 #: The scheduler's own client that wants what nobody waits for, until it is computed.
 FIRE_AND_FORGET = "fire-and-forget"
@@ -97,8 +101,7 @@ class Recorder:
         self.caught = caught
         self._ready = ready
         self._numbers = itertools.count(1)
-        #: Keys that each graph has defined, the last is known to exist.
-        self._alive: dict[int, list[Key]] = {}
+        self._alive = LivingGraphs()
         #: Of graphs whose tasks were just made: how, which it has defined, and which are wanted.
         self._made: dict[int, tuple[dict[str, Any], Collection[Key], Collection[Key]]] = {}
         #: Keys of tasks that no graph of the journal has defined.
@@ -241,7 +244,7 @@ class Recorder:
     def follow(self, number: int, own: Collection[Key], wanted: Collection[Key]) -> None:
         """Keep the record of a graph while a task exists that it defined, or a client needs it."""
         last = set(wanted)
-        self._alive[number] = sorted(own, key=last.__contains__)
+        self._alive.add(number, sorted(own, key=last.__contains__))
 
     def _counting(self, op: str) -> Callable[..., None]:
         stock = self._stock[op]
@@ -303,7 +306,9 @@ class Recorder:
         self.changed()
 
     def moved(self, ts: TaskState, start: str, finish: str) -> None:
-        """Record errors, and what is left of a task's attempts."""
+        """Record errors, what is left of a task's attempts, and that it is gone."""
+        if finish == "forgotten":
+            self._alive.forgotten(ts.key)
         if finish == "erred":
             if ts.exception_blame is ts:
                 error = (ts.exception, ts.traceback, ts.exception_text, ts.traceback_text)
@@ -390,19 +395,27 @@ class Recorder:
     # --- graphs that nobody needs ---------------------------------------------------------
 
     def _find_dead_graphs(self) -> None:
-        self._sweep = asyncio.get_running_loop().call_later(_SWEPT, self._find_dead_graphs)
-        self.forget_dead_graphs()
+        found_all = False
+        try:
+            found_all = self.forget_dead_graphs()
+        finally:
+            wait = _SWEPT if found_all else _NEXT_SLICE
+            self._sweep = asyncio.get_running_loop().call_later(wait, self._find_dead_graphs)
 
-    def forget_dead_graphs(self) -> None:
-        """Remove the graphs that nobody needs."""
-        drop_dead_keys(self._alive, self.scheduler.tasks)
-        for number, keys in list(self._alive.items()):
-            if not keys and not self.wanted.wants_of(number):
+    def forget_dead_graphs(self) -> bool:
+        """Remove graphs that nobody needs, for a short time; return whether none is left."""
+        until = monotonic() + _SLICE
+        lost = self._alive.settle(self.scheduler.tasks)
+        for number in itertools.chain(self.wanted.unwanted(), lost):
+            if self._alive.keys_of(number) == [] and not self.wanted.wants_of(number):
                 self.forget_graph(number)
+            if monotonic() > until:
+                return False
+        return True
 
     def forget_graph(self, number: int) -> None:
         """Remove a graph that nobody needs."""
-        self._alive.pop(number, None)
+        self._alive.discard(number)
         self._made.pop(number, None)
         row = records.numbered(number)
         for table in (records.GRAPHS, records.CREATED):
