@@ -9,6 +9,7 @@ import distributed
 from dask.typing import Key
 
 from dask_marsched.core.operand import State
+from dask_marsched.host.client.open_clients import require_open
 from dask_marsched.host.scheduler import cancellation as host
 from dask_marsched.host.scheduler import operand_states as host_operands
 from dask_marsched.monitoring.executions import Executions
@@ -54,6 +55,8 @@ def cancel(
     ------
     TypeError
         ``client`` is not a client, or ``graph`` is none of these.
+    distributed.client.ClosedClientError
+        The client is closed.
     KeyError
         The graph of that number is no longer remembered.
 
@@ -63,8 +66,7 @@ def cancel(
     >>> dask_marsched.cancel(client, future)  # doctest: +SKIP
     {'unscheduled': 812, 'ready': 4, 'running': 4, 'freed': 30}
     """
-    if not isinstance(client, distributed.Client):
-        raise TypeError(f"cancel takes a distributed.Client, not {client!r}")
+    require_open(client, "cancel")
     number, keys = graph_keys(graph) if graph is not None else (None, None)
     return client.sync(_cancel, client, number, keys, force, interrupt)
 

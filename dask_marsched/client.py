@@ -7,6 +7,7 @@ from typing import Any
 import distributed
 from distributed.diagnostics.plugin import SchedulerPlugin
 
+from dask_marsched.host.client.open_clients import require_open
 from dask_marsched.host.client.reconnection import outlive_scheduler
 from dask_marsched.host.client.registering import RegisteringClient
 from dask_marsched.scheduler_plugin import MarsSchedulerPlugin
@@ -71,6 +72,8 @@ def resume(client: distributed.Client) -> Any:
     ------
     TypeError
         ``client`` is not a client.
+    distributed.client.ClosedClientError
+        The client is closed.
     RuntimeError
         The scheduler keeps no journal.
 
@@ -78,8 +81,7 @@ def resume(client: distributed.Client) -> Any:
     --------
     >>> dask_marsched.resume(client)  # doctest: +SKIP
     """
-    if not isinstance(client, distributed.Client):
-        raise TypeError(f"resume takes a distributed.Client, not {client!r}")
+    require_open(client, "resume")
     return client.sync(_resume, client)
 
 

@@ -43,8 +43,10 @@ def status(client: distributed.Client, timeout: str | float = "5s") -> Any:
     if not isinstance(client, distributed.Client):
         raise TypeError(f"status takes a distributed.Client, not {client!r}")
     # Imported on first use, as every process that imports the package reads this file.
-    from dask_marsched.monitoring.cluster_status import ask
+    from dask_marsched.monitoring.cluster_status import ask, not_connected
 
+    if client.status == "closed" and not client.asynchronous:  # its event loop may have ended
+        return not_connected(client)
     return client.sync(ask, client, float(parse_timedelta(timeout)))
 
 

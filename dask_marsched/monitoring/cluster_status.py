@@ -93,10 +93,15 @@ class Status:
         return status_view(self.to_dict())
 
 
+def not_connected(client: distributed.Client) -> Status:
+    """Return the status where a client has no scheduler."""
+    return Status("(none)", False, f"the client is {client.status}, not connected")
+
+
 async def ask(client: distributed.Client, timeout: float) -> Status:
     """Return the status of the scheduler of a client; ``timeout`` is in seconds."""
     if client.status != "running" or client.scheduler is None:
-        return Status("(none)", False, f"the client is {client.status}, not connected")
+        return not_connected(client)
     address = str(client.scheduler.address)
     here = {"client": dict[str, str | None](own_versions())}
     try:

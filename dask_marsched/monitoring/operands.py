@@ -14,6 +14,7 @@ from dask.typing import Key
 
 from dask_marsched.core.operand import State, StateChange
 from dask_marsched.core.plain_values import plain
+from dask_marsched.host.client.open_clients import require_open
 from dask_marsched.host.scheduler import operand_states as host
 from dask_marsched.host.scheduler.worker_queries import OperandDetails, ask_workers
 from dask_marsched.monitoring.executions import Executions
@@ -97,6 +98,8 @@ def operands(
     ------
     TypeError
         ``client`` is not a client, or ``graph`` is none of these.
+    distributed.client.ClosedClientError
+        The client is closed.
     ValueError
         The state does not exist.
 
@@ -104,8 +107,7 @@ def operands(
     --------
     >>> print(dask_marsched.operands(client, state="running"))  # doctest: +SKIP
     """
-    if not isinstance(client, distributed.Client):
-        raise TypeError(f"operands takes a distributed.Client, not {client!r}")
+    require_open(client, "operands")
     if state is not None and not isinstance(state, State):
         try:
             state = State(str(state).lower())
