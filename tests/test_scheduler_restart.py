@@ -347,6 +347,25 @@ async def _wait_for_journal(dask_scheduler):
     assert await asyncio.wrap_future(recorder.pass_on())
 
 
+class Refused:
+    def __reduce__(self):
+        return operator.truediv, (1, 0)
+
+
+@pytest.mark.extended
+def test_a_graph_that_cannot_be_unpickled_fails_as_without_a_restart(cluster, client):
+    before = client.submit(operator.add, Refused(), 1, pure=False)
+    with pytest.raises(RuntimeError, match="deserialization"):
+        before.result(PATIENCE)
+    cluster.kill_scheduler()
+    in_the_outage = client.submit(operator.add, Refused(), 2, pure=False)
+    cluster.start_scheduler()
+    assert client.submit(operator.add, 1, 2, pure=False).result(PATIENCE) == 3
+    for future in (in_the_outage, before):
+        with pytest.raises(RuntimeError, match="deserialization"):
+            future.result(PATIENCE)
+
+
 @pytest.mark.extended
 def test_it_may_die_again_while_others_come_back(cluster, client):
     held = client.map(cluster.logged(), range(50), pure=False)

@@ -33,8 +33,10 @@ COUNTED = frozenset({"update-graph", "client-desires-keys", "client-releases-key
 RESUME = "marsched_resume"
 #: Messages of a client: it counts from a number, and wants these keys; whether the session begins.
 SESSION = "marsched-session"
-#: Messages to a client: begin a session; what the journal holds; the session is over.
+#: Messages to a client: begin a session; what the journal holds; the session is over; which of its
+#: keys the scheduler does not know.
 INVITED, WRITTEN, OVER = "marsched-invited", "marsched-written", "marsched-over"
+LOST = "marsched-lost"
 #: In the identity of a scheduler that keeps a journal.
 KEEPS_JOURNAL = "marsched-journal"
 
@@ -164,7 +166,8 @@ class ResumableConnection:
         client._send_to_scheduler_safe = self._send
         client._reconnect = self._reconnect
         client._gather_remote = self._gather_remote
-        client._stream_handlers.update({WRITTEN: self._written, OVER: self._over})
+        own = {WRITTEN: self._written, OVER: self._over, LOST: self._lost}
+        client._stream_handlers.update(own)
         self._sent = set(client.futures)
         if self._calls is None:
             self._calls = PatientCalls(client.scheduler, self)
@@ -205,6 +208,13 @@ class ResumableConnection:
         futures = self.client.futures
         if len(self._sent) > 2 * len(futures) + _FEW_KEYS:
             self._sent = {key for key in self._sent if key in futures}
+
+    def _lost(self, keys: Collection[Hashable], reason: str, msg: str) -> None:
+        for key in keys:
+            state = self.client.futures.get(key)
+            # The error of a graph that could not be read is known here only.
+            if state is not None and state.status != "error":
+                state.cancel(reason=reason, msg=msg)
 
     def _over(self) -> None:
         self.active = False

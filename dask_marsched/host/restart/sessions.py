@@ -9,7 +9,14 @@ from typing import Any
 from dask.typing import Key
 from distributed.scheduler import Scheduler
 
-from dask_marsched.host.client.reconnection import INVITED, KEEPS_JOURNAL, OVER, RESUME, SESSION
+from dask_marsched.host.client.reconnection import (
+    INVITED,
+    KEEPS_JOURNAL,
+    LOST,
+    OVER,
+    RESUME,
+    SESSION,
+)
 from dask_marsched.host.contract import demand, misfits_of_attributes, misfits_of_function
 from dask_marsched.host.restart.recorder import RESTORED, Recorder
 
@@ -117,7 +124,7 @@ class Sessions:
         # At the beginning of a session, the graph of an unknown key is on its way.
         if unknown := [key for key in wants if not begins and key not in s.tasks]:
             why = {"reason": "scheduler-restarted", "msg": _LOST}
-            recorder.send(client, {"op": "cancelled-keys", "keys": unknown, **why})
+            recorder.send(client, {"op": LOST, "keys": unknown, **why})
 
     def _cancel_keys(self, client: str, **message: Any) -> None:
         """Cancel for a client that has yet to name what it wants: its stand-in is no other one."""
