@@ -82,14 +82,13 @@ class Attachment:
             elif discard(self.fd, slot, offset, size):
                 self._unread.discard(slot)
 
-    def orphaned(self) -> int:
-        """Return the bytes of chunks mapped here that their owner released or left behind."""
+    def orphans(self) -> list[_Place]:
+        """Return the chunks mapped here that their owner released or left behind."""
         places = list(self.chunks)
-        if not places:
-            return 0
         # An owner that died has left its flags as they were.
-        is_owned, flags = has_owner(self.fd), self._flags
-        return sum(nbytes for slot, _, nbytes in places if not (is_owned and flags[slot]))
+        if not places or not has_owner(self.fd):
+            return places
+        return [place for place in places if not self._flags[place[0]]]
 
     def close(self) -> None:
         """Close it; locks end with it."""
@@ -183,7 +182,12 @@ class Attachments:
     def orphaned(self) -> int:
         """Bytes of chunks that exist only for those who map them, as they have no owner."""
         with self.releases.held():  # none is closed meanwhile
-            return sum(attachment.orphaned() for attachment in self._open.values())
+            return sum(n for a in self._open.values() for _, _, n in a.orphans())
+
+    def orphans(self) -> set[tuple[bytes, int]]:
+        """Return segment and offset of each of these chunks."""
+        with self.releases.held():
+            return {(i, at) for i, a in self._open.items() for _, at, _ in a.orphans()}
 
     def _release(self, identity: bytes, place: _Place) -> None:
         attachment = self._open[identity]

@@ -108,6 +108,18 @@ def open_segment(address: SegmentAddress) -> int:
     return fd
 
 
+def is_published(handle: Handle) -> bool:
+    """Whether a chunk that is mapped here can still be mapped by others."""
+    try:
+        fd = open_segment(handle.segment)
+    except OSError:
+        return False
+    try:
+        return os.pread(fd, 1, FLAGS_OFFSET + handle.slot) == b"\x01"
+    finally:
+        os.close(fd)
+
+
 def mark_owned(fd: int) -> None:
     """Mark a segment as owned by this process, until it ends or has closed it; raises OSError."""
     file_ranges.is_unread(fd, 0, 1)  # fails if the kernel lacks these locks

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import logging
 from collections import defaultdict
-from collections.abc import Callable, ItemsView, Iterable, Iterator, MutableMapping, ValuesView
+from collections.abc import (
+    Callable,
+    Container,
+    ItemsView,
+    Iterable,
+    Iterator,
+    MutableMapping,
+    ValuesView,
+)
 from pathlib import Path
 from typing import Any, Literal
 
@@ -99,6 +107,22 @@ class WorkerStore(SpillBuffer, SpillingBuffer):
         # Pages that were written to since are a copy that belongs to this process.
         is_peers = known is not None and known.is_peers and not known.mapping.modified()
         return 0 if is_peers else safe_sizeof(value)
+
+    def weigh_orphans(self, orphans: Container[tuple[bytes, int]]) -> None:
+        """Give a weight to arrays over memory whose owner is gone, or has released it.
+
+        ``orphans`` are segments and offsets there.
+        """
+        with self.lock:
+            for key in [key for key, weight in self.fast.weights.items() if not weight]:
+                value = self.fast.d[key]
+                known = self.foreign.get(value)
+                if known is None:
+                    continue
+                place = known.handle.segment.identity, known.handle.offset
+                if not known.is_peers or place in orphans:
+                    self.foreign.set(value, known._replace(is_peers=False))
+                    self.fast.exchange(key, value, value)
 
     def __getitem__(self, key: Key) -> object:
         with self._capture_metrics():

@@ -25,7 +25,7 @@ from dask_marsched.store.array_memory import filled, make_arrays_here, sizes_wan
 from dask_marsched.store.frames import from_frames, is_plain_array, to_frames
 from dask_marsched.store.identities import IdentityMap
 from dask_marsched.store.mapping import COPIED_AT_ONCE, Mapping
-from dask_marsched.store.segment import Handle
+from dask_marsched.store.segment import Handle, is_published
 
 #: Arrays are allocated in shared memory while results take at most this share of the arena's cap.
 _ROOMY = 0.5
@@ -176,7 +176,10 @@ class Publisher:
             await asyncio.wait([self._publishing[key]])
         # Spilled results are not read back: memory was scarce a moment ago.
         value = self.store.in_memory(key)
-        known = self._published.get(value) or self.store.foreign.get(value)
+        known = self._published.get(value)
+        if known is None and (foreign := self.store.foreign.get(value)) is not None:
+            # Its owner may have released it, or have left together with its nanny.
+            known = foreign if is_published(foreign.handle) else None
         if value is not None and value not in self._asked:
             self._asked.set(value, True)
             self.sharing.asked(self._kind(key))

@@ -49,6 +49,8 @@ _NOTHING = Charge(0, 0, 0)
 # Shared memory unused for this many seconds returns to the system. Finding its pages again costs
 # more than a copy into them, so short pauses must keep it.
 _TIDY = 5.0
+# Seconds between two looks for results in memory that was a peer's, and that are only ours by now.
+_WEIGHED = 1.0
 # After this many failures in a row a peer's memory counts as impossible to map from here.
 _MOST_FAILURES = 3
 
@@ -119,7 +121,7 @@ class HandleTransfer:
         #: waits for the nanny, which answers only after the worker has started
         self.starting: asyncio.Task[None] | None = None
         self._charged = _NOTHING
-        self._tidied = 0.0
+        self._tidied = self._weighed = 0.0
         self._undo = Replacements()
         self.publisher = Publisher(worker, store, least=least, caught=caught)
         self._adopter = ResultAdopter(worker, store, self.attachments, self.counters, caught)
@@ -229,7 +231,7 @@ class HandleTransfer:
         assert arena is not None
         try:
             charge = self._charge(arena)
-            self._tidy(monotonic())
+            self._tidy(monotonic(), charge)
             if charge != self._charged:
                 write_charge(arena.fd, charge)
                 self._charged = charge
@@ -239,8 +241,11 @@ class HandleTransfer:
             self._caught("process_memory", error)
         return int(self._stock_memory())
 
-    def _tidy(self, now: float) -> None:
+    def _tidy(self, now: float, charge: Charge) -> None:
         self.attachments.sweep(now)
+        if charge.adopted and now - self._weighed > _WEIGHED:
+            self._weighed = now
+            self.store.weigh_orphans(self.attachments.orphans())
         if now - self._tidied > _TIDY:
             self._tidied = now
             self.publisher.give_back()

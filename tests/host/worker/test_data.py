@@ -17,6 +17,7 @@ from distributed.utils_test import async_poll_for, captured_logger, gen_cluster,
 
 from dask_marsched.host.worker.data import WorkerStore, install, misfits, order_of_use, uninstall
 from dask_marsched.host.worker.publishing import Published
+from dask_marsched.store.segment import Handle, SegmentAddress
 from tests.store.arrays import kinds, same
 
 N = 200_000  # bytes of the arrays below
@@ -368,6 +369,20 @@ def test_memory_of_peers_that_is_ours_by_now_has_a_weight(store, where):
     store["x"] = value
     assert store.held == dask.sizeof.sizeof(value)
     assert [some.keys for some in store.evictable()] == [("x",)]
+
+
+def test_memory_of_a_peer_that_is_gone_has_a_weight(store):
+    mapping = SimpleNamespace(modified=lambda: False)
+    for key, segment in (("gone", b"1"), ("there", b"2")):
+        value = array()
+        handle = Handle(SegmentAddress(1, 2, segment), 0, 4096, b"", (), plain=True)
+        store.foreign.set(value, Published(handle, mapping))
+        store[key] = store[key, "again"] = value
+    assert store.held == 0
+    store.weigh_orphans({(b"1", 4096), (b"2", 0)})
+    assert store.held == dask.sizeof.sizeof(store["gone"])
+    (found,) = store.evictable()
+    assert set(found.keys) == {"gone", ("gone", "again")}
 
 
 def test_a_copy_of_a_peers_array_has_a_weight(store):

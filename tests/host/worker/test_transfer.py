@@ -248,18 +248,33 @@ async def fetch_keys(owner, keys, dask_worker):
     return sorted(await dask_worker.plugins["sharing"].transfer.fetch(owner, keys))
 
 
+async def become_own(key, nbytes, dask_worker):
+    """Run in a worker: wait until a result that it has mapped counts as its own."""
+    store = dask_worker.plugins["sharing"].store
+    await async_poll_for(lambda: store.fast.weights[key] >= nbytes, 10)
+    return [some.keys for some in store.evictable()]
+
+
 @pytest.mark.extended
-def test_chunks_that_their_owner_released_do_not_end_sharing_with_who_has_mapped_them():
+@pytest.mark.parametrize("goes", [False, True])
+def test_chunks_without_an_owner_are_of_those_who_have_mapped_them(goes):
     with cluster(Sharing(), n_workers=3) as client:
         workers = Workers(client)
         owner, middle, reader = workers.addresses
         held = [workers.on(0, numbers, MIB, float(i), key=f"x{i}") for i in range(5)]
-        wait(held)
-        wait([workers.on(1, total, x) for x in held])
+        own = workers.on(1, numbers, MIB, key="own")
+        wait([own, *(workers.on(1, total, x) for x in held)])
+        if goes:
+            nannies = client.cluster.workers.values()
+            client.sync(next(n for n in nannies if n.worker_address == owner).close)
         for i in range(4):
-            client.run(spill, f"x{i}", workers=[owner])
-            asked = client.run(fetch_keys, middle, [f"x{i}", "x4"], workers=[reader])
-            assert asked == {reader: ["x4"]}
+            if not goes:
+                client.run(spill, f"x{i}", workers=[owner])
+            evictable = client.run(become_own, f"x{i}", 8 * MIB, workers=[middle])[middle]
+            assert (f"x{i}",) in evictable
+            asked = client.run(fetch_keys, middle, [f"x{i}", "own"], workers=[reader])
+            assert asked == {reader: ["own", f"x{i}"]}
+        assert workers[2]["fallbacks"] == {}
 
 
 @contextlib.contextmanager
