@@ -20,7 +20,7 @@ import numpy as np
 from dask.typing import Key
 from distributed import Worker
 from distributed.core import Status
-from distributed.metrics import context_meter
+from distributed.metrics import context_meter, monotonic
 from distributed.sizeof import safe_sizeof
 from distributed.spill import (
     HandledError,
@@ -41,6 +41,9 @@ from dask_marsched.store.spill_tier import SpillTier
 
 logger = logging.getLogger("dask_marsched")
 
+#: Seconds for which a result is not to be evicted once it could not be pickled, each time twice as
+#: long: memory may have been short, or the result changes.
+_PICKLED_AGAIN = 5.0
 #: States of tasks that still read their inputs.
 _WAITING = frozenset({"waiting", "ready", "constrained", "executing", "long-running"})
 
@@ -95,6 +98,8 @@ class WorkerStore(SpillBuffer, SpillingBuffer):
         super(SpillBuffer, self).__init__(tier, target, self._weigh)
         self.fast.next_use = next_use
         self.logged_pickle_errors = set()
+        #: Until when a key that could not be pickled is not tried again, and for how long that is.
+        self._not_pickled: dict[Key, tuple[float, float]] = {}
         self.cumulative_metrics = defaultdict(float)
 
     @property
@@ -167,6 +172,10 @@ class WorkerStore(SpillBuffer, SpillingBuffer):
             with self._capture_metrics(), self._handle_errors(None):
                 return int(self.fast.evict(key)[2])
         except HandledError:
+            with self.lock:
+                if key in self.logged_pickle_errors:
+                    seconds = 2 * self._not_pickled.get(key, (0.0, _PICKLED_AGAIN / 2))[1]
+                    self._not_pickled[key] = (monotonic() + seconds, seconds)
             return -1
         except KeyError:
             # Other threads write all that is left: after a 0 distributed would ask again at once.
@@ -192,7 +201,10 @@ class WorkerStore(SpillBuffer, SpillingBuffer):
             weights, buffers = dict(self.fast.weights), self.fast.buffers
             found = list(buffers.together())
             found += [Resident((k,), int(w)) for k, w in weights.items() if w and k not in buffers]
-        failed = self.logged_pickle_errors
+            for key in self._not_pickled.keys() - self.logged_pickle_errors:
+                del self._not_pickled[key]  # it is gone, or another one
+            now = monotonic()
+            failed = {key for key, (until, _) in self._not_pickled.items() if now < until}
         return [some for some in found if failed.isdisjoint(some.keys)]
 
     def copy_views(self, keys: Iterable[Key]) -> None:

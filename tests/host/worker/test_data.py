@@ -161,6 +161,30 @@ def test_unpicklable_values_stay_in_memory(make):
     assert not data.logged_pickle_errors
 
 
+def test_unpicklable_values_are_to_be_evicted_again_later(store, monkeypatch):
+    now = [100.0]
+    monkeypatch.setattr("dask_marsched.host.worker.data.monotonic", lambda: now[0])
+
+    def evictable():
+        return [key for some in store.evictable() for key in some.keys]
+
+    store["a"] = Unwilling(100)
+    assert evictable() == ["a"]
+    for seconds in (5, 10, 20):
+        assert store.evict("a") == -1
+        assert evictable() == []
+        now[0] += seconds - 1
+        assert evictable() == []
+        now[0] += 1
+        assert evictable() == ["a"]
+    assert store.evict("a") == -1
+    store["a"] = Unwilling(100)  # of another task with the same key
+    assert evictable() == ["a"]
+    monkeypatch.setattr(Unwilling, "__reduce__", lambda self: (int, ()))
+    assert store.evict("a") > 0
+    assert list(store.slow) == ["a"]
+
+
 def test_unpicklable_values_above_the_target_raise(make):
     data = make(target=1000)
     with pytest.raises(TypeError, match="pickle"):
