@@ -2,6 +2,7 @@
 
 A worker that shares memory binds an abstract Unix socket, which ends with its process. Its name
 hashes all that must match: the user, the user and pid namespaces, and the protocol version.
+A process that a task forks does not keep it.
 """
 
 from __future__ import annotations
@@ -9,12 +10,16 @@ from __future__ import annotations
 import hashlib
 import os
 import socket
+import weakref
 from collections.abc import Iterable
 from contextlib import ExitStack
 from functools import lru_cache
 
 #: Increased whenever a worker could no longer read another one's handles.
 PROTOCOL = 1
+
+
+_claims: weakref.WeakSet[socket.socket] = weakref.WeakSet()
 
 
 @lru_cache(maxsize=1024)
@@ -35,6 +40,7 @@ def claim(addresses: Iterable[str]) -> ExitStack:
             # A datagram socket, so that a probe opens no connection to accept.
             made = sockets.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM))
             made.bind(_name(address))
+            _claims.add(made)
         return sockets.pop_all()
 
 
@@ -46,3 +52,13 @@ def is_claimed(address: str) -> bool:
     except OSError:
         return False
     return True
+
+
+def _end_in_child() -> None:
+    # It may outlive the worker, whose next process claims the same address.
+    for claimed in list(_claims):
+        claimed.close()
+
+
+if hasattr(os, "register_at_fork"):  # Windows has no forks
+    os.register_at_fork(after_in_child=_end_in_child)

@@ -1,6 +1,8 @@
 import pytest
+from distributed.utils_test import poll_for
 
 from dask_marsched.store.presence import claim, is_claimed
+from tests.store.forks import Child
 from tests.store.peers import peers
 from tests.store.test_arena import needs_unshare
 
@@ -33,6 +35,16 @@ def test_a_claim_ends_with_its_process():
         assert is_claimed(HERE)
         peer.kill()
         assert not is_claimed(HERE)
+
+
+def test_a_fork_does_not_keep_the_claim_of_its_parent():
+    claimed = claim([HERE])
+    child = Child(lambda: is_claimed(HERE))
+    assert is_claimed(HERE)
+    claimed.close()
+    poll_for(lambda: not is_claimed(HERE), 10)  # it may have yet to start
+    with claim([HERE]):
+        assert child.call() is True
 
 
 @pytest.mark.extended
