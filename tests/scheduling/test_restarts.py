@@ -697,6 +697,17 @@ def test_the_journal_does_not_grow_with_a_key_that_is_computed_again(tmp_path):
         client.sync(async_poll_for, lambda: len(recorder._alive) == 1, 30)
 
 
+async def test_results_of_graphs_that_are_still_unread_stay_valid_if_it_dies_again():
+    ready, written = asyncio.Event(), []
+    journal = SimpleNamespace(put=lambda *row: written.append(row[:2]), flush=lambda: None)
+    recorder = Recorder(SimpleNamespace(tasks={}), journal, pytest.fail, ready)
+    recorder.pass_on()
+    assert ("facts", "last_run") not in written
+    ready.set()
+    recorder.pass_on()
+    assert ("facts", "last_run") in written
+
+
 def test_a_session_counts_no_message_that_was_handed_to_the_loop_before(tmp_path):
     with (
         cluster_with(MarsSchedulerPlugin(journal=str(tmp_path / "journal"))) as (cluster, _),

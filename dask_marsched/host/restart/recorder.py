@@ -353,8 +353,10 @@ class Recorder:
             created, (made, tasks, last) = self._made.popitem()
             self.journal.put(records.CREATED, records.numbered(created), pickle.dumps(made))
             self.follow(created, tasks, last)
-        # Before what was released: none of it is durable without a number above all its runs.
-        self.journal.put(records.FACTS, records.LAST_RUN, pickle.dumps(process.next_run()))
+        # Before what was released: none of it is durable without a number above all its runs. Not
+        # while graphs of the scheduler before are unread, the results of which have lower ones.
+        if self._ready.is_set():
+            self.journal.put(records.FACTS, records.LAST_RUN, pickle.dumps(process.next_run()))
         for number, chunk, bits in self.wanted.changed_chunks():
             self.journal.put(records.RELEASED, records.of_chunk(number, chunk), bits)
         for (client, key), wanted in self.wanted.changed_singles().items():
