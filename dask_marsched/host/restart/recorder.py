@@ -295,7 +295,9 @@ class Recorder:
     def _remove_client(self, client: str, stimulus_id: str | None = None) -> None:
         s = self.scheduler
         type(s).remove_client(s, client=client, stimulus_id=stimulus_id)
-        self.forget_client(client)
+        # One that had begun to come back tries again: its stand-in goes on to want what it wants.
+        if RESTORED + client not in s.clients:
+            self.forget_client(client)
 
     def forget_client(self, client: str) -> None:
         """Record that a client has left for good."""
