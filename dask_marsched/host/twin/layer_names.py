@@ -11,13 +11,15 @@ from dask.base import is_dask_collection
 from dask.blockwise import Blockwise
 from dask.core import flatten
 from dask.highlevelgraph import HighLevelGraph, Layer, MaterializedLayer
+from dask.typing import Key
 from dask.utils import key_split
 
 
 def layer_names(collections: Iterable[Any]) -> list[str]:
     """Return the names of all layers, each before those that it reads; expressions have none.
 
-    Layers that a layer reads come in the order of its tasks' arguments.
+    Layers that a layer reads come in the order of its tasks' arguments. A delayed object's layer
+    holds the tasks of what it was called with: their names are found there, in the same order.
     """
     found: dict[str, None] = {}
     for item in collections:
@@ -26,14 +28,36 @@ def layer_names(collections: Iterable[Any]) -> list[str]:
         graph = item.__dask_graph__()
         if not isinstance(graph, HighLevelGraph):
             continue
-        wanted = (name for key in flatten(item.__dask_keys__()) for name in _named_in(key))
-        stack = [name for name in dict.fromkeys(wanted) if name in graph.layers][::-1]
+        tasks = _tasks_in_layers_of_others(graph)
+        keys = flatten(item.__dask_keys__())
+        wanted = dict.fromkeys(ref for key in keys for ref in _keys_in(key))
+        stack = [key for key in wanted if _name(key) in graph.layers or key in tasks][::-1]
+        seen: set[Key] = set()
         while stack:
-            name = stack.pop()
+            key = stack.pop()
+            name = _name(key)
+            read: list[Any] = []
+            if key in tasks and key not in seen:
+                seen.add(key)
+                read = [ref for ref in _keys_in(tasks[key]) if ref in tasks]
             if name not in found:
                 found[name] = None
-                stack.extend(reversed(_read_by(graph, name)))
+                read += _read_by(graph, name)
+            stack.extend(reversed(read))
     return list(found)
+
+
+def _tasks_in_layers_of_others(graph: HighLevelGraph) -> dict[Key, Any]:
+    """Return the tasks of layers that hold keys of other names than their own."""
+    found: dict[Key, Any] = {}
+    for name, layer in graph.layers.items():
+        if isinstance(layer, MaterializedLayer) and any(_name(key) != name for key in layer):
+            found.update(layer.mapping)
+    return found
+
+
+def _name(key: Key) -> Any:
+    return key[0] if isinstance(key, tuple) and key else key
 
 
 def _read_by(graph: HighLevelGraph, name: str) -> list[str]:
@@ -56,25 +80,25 @@ def _named_by(layer: Layer) -> Iterator[Any]:
             yield read.key if isinstance(read, TaskRef) else read
     elif isinstance(layer, MaterializedLayer):
         for task in layer.mapping.values():
-            yield from _named_in(task)
+            yield from map(_name, _keys_in(task))
 
 
-def _named_in(value: Any) -> Iterator[Any]:
-    """Yield possible names of layers: the first part of each key in a task."""
+def _keys_in(value: Any) -> Iterator[Any]:
+    """Yield what may be keys in a task, in the order of its arguments."""
     if isinstance(value, Task):
-        yield from _named_in([*value.args, *value.kwargs.values()])
+        yield from _keys_in([*value.args, *value.kwargs.values()])
     elif isinstance(value, Alias):
-        yield from _named_in(value.target)
+        yield from _keys_in(value.target)
     elif isinstance(value, TaskRef):
-        yield from _named_in(value.key)
-    elif isinstance(value, str):
+        yield from _keys_in(value.key)
+    elif isinstance(value, str) or (
+        isinstance(value, tuple) and value and isinstance(value[0], str)
+    ):
         yield value
-    elif isinstance(value, tuple) and value and isinstance(value[0], str):
-        yield value[0]
     elif isinstance(value, (list, tuple)):
         for part in value:
-            yield from _named_in(part)
+            yield from _keys_in(part)
     elif isinstance(value, dict):
-        yield from _named_in(list(value.values()))
+        yield from _keys_in(list(value.values()))
     elif isinstance(value, GraphNode):
         yield from sorted(map(str, value.dependencies))

@@ -45,6 +45,16 @@ def test_delayed_objects_have_layers_too():
     assert layer_names([step(first, second, dask_key_name="last")]) == ["last", "second", "first"]
 
 
+@pytest.mark.parametrize("names", [("a", "b"), ("b", "a")])
+def test_the_layer_of_a_delayed_object_holds_those_that_it_was_called_with(names):
+    step = dask.delayed(max)
+    left, right = (step(1, 2, dask_key_name=name) for name in names)
+    middle = step([left], [right, da.zeros(2, chunks=2, name="zeros")], dask_key_name="middle")
+    found = layer_names([step(middle, dask_key_name="last")])
+    assert found[:4] == ["last", "middle", *names]
+    assert any("zeros" in name for name in found[4:])
+
+
 def test_layers_that_tasks_do_not_name_are_sorted():
     layers = {"end": {"end": Alias("end", "x")}, "b-2": {"b": 1}, "a-1": {"x": 2}}
     graph = HighLevelGraph(layers, {"end": {"b-2", "a-1"}, "b-2": set(), "a-1": set()})
