@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+from collections import defaultdict
 from collections.abc import Mapping
 from typing import Any
 
@@ -37,6 +38,7 @@ class GraphFacts:
         model = CostModel(expr, self.tasks, costs)
         self.sizes: dict[str, int] = dict(model.sizes)  #: Number of sizes by source.
         self._cost = model
+        self.overhead = costs.overhead  #: As `ClusterSpec.overhead`, if nothing else is given.
 
     def nbytes(self, key: Any) -> int:
         """Return the bytes of a result."""
@@ -53,9 +55,9 @@ class GraphFacts:
 
     @functools.cached_property
     def groups(self) -> dict[str, list[Any]]:
-        """The keys of each group (``dask.utils.key_split``)."""
+        """The keys of each group (``dask.utils.key_split``); none of what only simulations have."""
         found: dict[str, list[Any]] = toolz.groupby(key_split, self.tasks)
-        return found
+        return defaultdict(list, found)
 
     @functools.cached_property
     def dependents(self) -> dict[Any, set[Any]]:

@@ -118,6 +118,7 @@ def held_for_reduction(context: AdviceContext) -> Iterator[Advice]:
     costs = Costs(
         {key: facts.nbytes(key) for key in facts.tasks},
         {key: facts.seconds(key) for key in facts.tasks},
+        overhead=facts.overhead,
     )
     found = []
     for number, collection in enumerate(passes, 1):

@@ -11,7 +11,13 @@ import pytest
 
 from dask_marsched import MarsSchedulerPlugin
 from dask_marsched.simulation import simulate
-from dask_marsched.simulation.explain.advice import AdviceContext, other_order
+from dask_marsched.simulation.costs.costs import Costs
+from dask_marsched.simulation.costs.graph_facts import GraphFacts
+from dask_marsched.simulation.explain.advice import (
+    AdviceContext,
+    held_for_reduction,
+    other_order,
+)
 from dask_marsched.simulation.explain.explain import explain
 from dask_marsched.simulation.explain.memory_need import MemoryNeed
 from tests.processes import local_cluster
@@ -342,3 +348,27 @@ def test_another_order_is_advised_only_if_it_was_simulated_to_need_less(part, ad
     assert not list(other_order(roomy))
     dfs = dataclasses.replace(report, policy="dfs")
     assert not list(other_order(dataclasses.replace(context, report=dfs)))
+
+
+def test_the_pieces_of_a_shuffle_in_memory_are_a_group_without_chunks():
+    with dask.config.set({"distributed.p2p.storage.disk": False}):
+        rechunked = source().rechunk((1600, 100), method="p2p").sum()
+        found = explain(rechunked, time_limit=0, **QUICK)
+    pieces = next(group for group in found.groups if group.name == "p2p-pieces")
+    assert (pieces.tasks, pieces.shape) == (0, None)
+    assert "p2p-pieces" in str(found)
+
+
+def test_both_passes_are_simulated_with_the_overhead_that_was_recorded():
+    collections, overheads = [anomaly(side=200)], []
+    report = simulate(collections, workers=2, isolated=False)
+
+    class Simulated(AdviceContext):
+        def what_if(self, name, **changes):
+            overheads.append(changes["costs"].overhead)
+            return report, MemoryNeed(0, 0)
+
+    facts = GraphFacts(collections, Costs({}, overhead=5))
+    context = Simulated(collections, facts, report, MemoryNeed(GiB, GiB), GiB, None)
+    assert list(held_for_reduction(context))
+    assert overheads == [5, 5]
