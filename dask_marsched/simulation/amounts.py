@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -14,13 +16,15 @@ _ERRORS = (TypeError, ValueError, AttributeError, KeyError, IndexError)
 
 def read_bytes(name: str, given: Any) -> int:
     """Return bytes above 0 of an argument; ValueError, which names it, for anything else."""
-    return int(_read(name, given, parse_bytes, "bytes or a text like '16GiB'"))
+    number: float = _read(name, given, parse_bytes, "bytes or a text like '16GiB'")
+    return math.ceil(number)
 
 
 def read_rate(name: str, given: Any) -> float:
     """Return bytes per second, likewise."""
     text = given.removesuffix("/s") if isinstance(given, str) else given
-    return float(_read(name, text, parse_bytes, "bytes per second or a text like '1GB/s'"))
+    accepted = "bytes per second or a text like '1GB/s'"
+    return float(_read(name, text, parse_bytes, accepted, most=math.inf))
 
 
 def read_seconds(name: str, given: Any, *, zero: bool = False) -> float:
@@ -35,7 +39,13 @@ def read_number(name: str, given: Any) -> float:
 
 
 def _read(
-    name: str, given: Any, parse: Callable[[Any], Any], accepted: str, *, zero: bool = False
+    name: str,
+    given: Any,
+    parse: Callable[[Any], Any],
+    accepted: str,
+    *,
+    zero: bool = False,
+    most: float = sys.float_info.max,
 ) -> Any:
     try:
         if isinstance(given, str) and given.strip()[:1] not in tuple("0123456789."):
@@ -45,6 +55,8 @@ def _read(
         raise ValueError(f"{name} must be {accepted}, not {given!r}") from None
     if not (number > 0 or (zero and number == 0)):
         raise ValueError(f"{name} must be {'0 or more' if zero else 'more than 0'}, not {given!r}")
+    if number > most:
+        raise ValueError(f"{name} must be finite, not {given!r}")
     return number
 
 

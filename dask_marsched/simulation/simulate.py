@@ -134,7 +134,7 @@ def _plugin(policy: str | SchedulerPlugin) -> tuple[str, SchedulerPlugin | None]
         return policy, None
     from dask_marsched.scheduler_plugin import MarsSchedulerPlugin
 
-    name, _, fusion = policy.partition("+")
+    name, _, fusion = str(policy).partition("+")
     assignment = None if name == "default" else name
     if assignment is not None and assignment not in registry.names("assignment"):
         accepted = ", ".join(map(repr, registry.names("assignment")))

@@ -1,6 +1,7 @@
 import asyncio
 import dataclasses
 import json
+import math
 
 import dask.array as da
 import pytest
@@ -195,12 +196,14 @@ def test_an_unknown_argument_is_an_error_that_lists_the_accepted(run):
     [
         ({"workers": 0}, "workers must be 1 or more"),
         ({"threads": 0}, "threads must be 1 or more"),
-        ({"bandwidth": 0}, "bandwidth must be more than 0"),
+        ({"workers": "4"}, "workers must be 1 or more, not 4"),
+        ({"bandwidth": 0}, "^bandwidth must be more than 0"),
         ({"faults": [(0.1, "explode", 0)]}, "wrong fault .*; accepted are"),
         (
             {"policy": "no-such-policy"},
             "unknown policy 'no-such-policy'; accepted are 'stock', 'default', the assignments",
         ),
+        ({"policy": None}, "unknown policy None; accepted are 'stock'"),
         ({"policy": "default+all"}, "must be one of off, chains, subgraphs, not 'all'"),
         ({"latency": "soon"}, "latency must be seconds or a text like '1ms', not 'soon'"),
         ({"bandwidth": "fast"}, "bandwidth must be bytes per second or a text like '1GB/s'"),
@@ -215,7 +218,11 @@ def test_an_unknown_argument_is_an_error_that_lists_the_accepted(run):
         ({"faults": [(0.01, "join", 2)]}, "worker 2 cannot join at this time: it is there"),
         ({"faults": [(0.01, "kill", 7)]}, "no worker 7"),
         ({"memory_limit": 0}, "memory_limit must be more than 0"),
-        ({"hosts": 0}, "hosts must be between 1 and 4"),
+        ({"memory_limit": math.inf}, "memory_limit must be finite, not inf"),
+        ({"latency": math.inf}, "latency must be finite, not inf"),
+        ({"faults": [(0, "slow", 0, math.inf)]}, "factor must be finite, not inf"),
+        ({"hosts": 0}, "hosts must be a whole number between 1 and 4"),
+        ({"hosts": 1.5}, "hosts must be a whole number between 1 and 4, not 1.5"),
         ({"noise": 1.5}, "noise must be at least 0 and less than 1"),
     ],
 )
@@ -234,3 +241,10 @@ def test_a_computation_without_workers_left_is_stuck_and_says_so(stencil, costs)
     faults = [(0.05, "kill", index) for index in range(4)]
     with pytest.raises(RuntimeError, match=r"stuck|failed"):
         simulate(stencil, costs=costs, policy="stock", isolated=False, faults=faults)
+
+
+@pytest.mark.parametrize("policy", ["stock", "default"])
+def test_a_worker_that_joins_late_ends_a_wait(stencil, costs, policy):
+    faults = [*((0.05, "kill", index) for index in range(4)), (700, "join", 0)]
+    report = simulate(stencil, costs=costs, policy=policy, isolated=False, faults=faults)
+    assert report.makespan > 700

@@ -202,7 +202,7 @@ class Cluster:
 
     def plan(self, fault: Fault) -> None:
         """Schedule a fault."""
-        self.queue.at(EPOCH + fault.at, self._happen, fault, daemon=True)
+        self.queue.at(EPOCH + fault.at, self._happen, fault)
 
     def _kill_scheduler(self, seconds: float) -> None:
         """Let messages to the scheduler wait until it is back, and workers begin nothing.
@@ -224,7 +224,7 @@ class Cluster:
     async def _happen(self, fault: Fault) -> None:
         if fault.what == "join" and self.queue.now < self._back_at:
             # Nobody answers it before.
-            self.queue.at(self._back_at, self._happen, fault, daemon=True)
+            self.queue.at(self._back_at, self._happen, fault)
             return
         self.recorder.fault(self.queue.now, fault.what, fault.worker)
         if fault.worker == SCHEDULER:

@@ -87,7 +87,8 @@ def cluster_spec(hosts: int | None, **given: Any) -> ClusterSpec:
     if hosts is None:
         hosts = given["workers"] if given["cores"] is None else 1
     explicit = given.keys()
-    given = {"local_bandwidth": given["bandwidth"], "hosts": hosts} | given
+    given = {"hosts": hosts} | given
+    given.setdefault("local_bandwidth", given["bandwidth"])
     for name, value in given.items():
         if name not in ClusterSpec.__dataclass_fields__:
             accepted = ", ".join(sorted(ClusterSpec.__dataclass_fields__))
@@ -108,7 +109,7 @@ def cluster_spec(hosts: int | None, **given: Any) -> ClusterSpec:
 def _check(spec: ClusterSpec) -> None:
     if not isinstance(spec.seed, int):
         raise ValueError(f"seed must be a whole number, not {spec.seed!r}")
-    for name in ("hosts", "cores", "idle_load", "overhead", "noise"):
+    for name in ("cores", "idle_load", "overhead", "noise"):
         value = getattr(spec, name)
         if not isinstance(value, int | float) and not (name == "cores" and value is None):
             raise ValueError(f"{name} must be a number, not {value!r}")
@@ -125,7 +126,8 @@ def _conditions(spec: ClusterSpec) -> Iterator[tuple[str, bool, str]]:
     for name in ("workers", "threads"):
         value = getattr(spec, name)
         yield name, isinstance(value, int) and value >= 1, "1 or more"
-    yield "hosts", 1 <= spec.hosts <= spec.workers, f"between 1 and {spec.workers}"
+    hosts = isinstance(spec.hosts, int) and 1 <= spec.hosts <= spec.workers
+    yield "hosts", hosts, f"a whole number between 1 and {spec.workers}"
     yield "cores", spec.cores is None or spec.cores > 0, "more than 0, or None"
     yield "idle_load", spec.idle_load >= 0, "0 cores or more"
     yield "overhead", spec.overhead > 0, "more than 0"
