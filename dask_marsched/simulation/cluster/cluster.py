@@ -209,9 +209,8 @@ class Cluster:
 
         A scheduler that is killed before it is back is away until the later of both times.
         """
-        since = max(self._back_at, self.queue.now)
-        self._back_at = max(since, self.queue.now + seconds)
-        self._scheduler_loop.block(self._back_at - since)
+        self._back_at = max(self._back_at, self.queue.now + seconds)
+        self._scheduler_loop.block(self._back_at - self.queue.now)
         for worker in self.workers:
             if worker.alive:
                 worker.pause("scheduler")

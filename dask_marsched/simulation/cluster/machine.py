@@ -111,6 +111,7 @@ class EventLoop:
         self._queue = queue
         self._cores = cores
         self._free_at = 0.0
+        #: Seconds of work and what follows; or until when the loop is blocked, and None.
         self._pending: deque[tuple[float, Callable[[], object] | None]] = deque()
         self._running = False
 
@@ -125,11 +126,12 @@ class EventLoop:
                 self._work()
 
     def block(self, seconds: float) -> None:
-        """Block the loop for something slow, such as a disk."""
+        """Block the loop until something slow has ended, such as a disk, ``seconds`` from now."""
+        end = self._queue.now + seconds
         if self._cores.unlimited:
-            self._free_at = max(self._queue.now, self._free_at) + seconds
+            self._free_at = max(self._free_at, end)
         else:
-            self._pending.appendleft((seconds, None))
+            self._pending.appendleft((end, None))
             if not self._running:
                 self._work()
 
@@ -145,7 +147,7 @@ class EventLoop:
         while self._pending:
             seconds, done = self._pending.popleft()
             if done is None:
-                self._queue.after(seconds, self._work)
+                self._queue.at(seconds, self._work)
                 return
             if seconds:
                 self._cores.run(seconds, functools.partial(self._finish, done))

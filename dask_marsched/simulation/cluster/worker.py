@@ -254,8 +254,18 @@ class Worker:
         )
         self.executing[key] = execution
         self.monitor.promise(nbytes)
+        store = self.monitor.store
+        on_disk = any(dependency.key not in store.fast for dependency in task.dependencies)
         for dependency in task.dependencies:
-            self.monitor.store[dependency.key]  # reads it back from disk, marks it as used
+            store[dependency.key]  # reads it back from disk, marks it as used
+        if on_disk:
+            self.loop.run(0.0, functools.partial(self._start, key, execution))
+        else:
+            self._start(key, execution)
+
+    def _start(self, key: Any, execution: _Execution) -> None:
+        """Start a task whose inputs are in memory."""
+        execution.start = self.queue.now + self._cluster.spec.task_overhead
         work = functools.partial(self._work, execution)
         if not self._cluster.shuffles.execute(self, key, work):
             work(functools.partial(self.finish, key))

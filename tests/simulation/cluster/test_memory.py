@@ -1,9 +1,12 @@
 """The memory of a simulated worker."""
 
+from itertools import pairwise
+
 import dask
 import pytest
 import zict
 
+from dask_marsched.simulation import Costs, simulate
 from dask_marsched.simulation.cluster.clock import EPOCH, EventQueue
 from dask_marsched.simulation.cluster.memory import MemoryMonitor, Result, SpillingStore
 
@@ -120,3 +123,23 @@ def test_results_are_where_distributed_would_have_them():
         assert list(ours.fast) == list(theirs.fast.order)
         assert set(ours) == set(theirs)
     assert any(result.nbytes > 600 for result in ours.values())
+
+
+@pytest.mark.parametrize("cores", [None, 4])
+def test_a_task_starts_when_its_input_is_back_from_disk_which_counts_once(cores):
+    big = [dask.delayed(int)(i, dask_key_name=f"big-{i}") for i in range(6)]
+    small = [dask.delayed(max)(x, dask_key_name=f"small-{i}") for i, x in enumerate(big)]
+    gate = dask.delayed(max)(*small, dask_key_name="gate")
+    last = [dask.delayed(max)(x, gate, dask_key_name=f"last-{i}") for i, x in enumerate(big)]
+    nbytes = {x.key: 10**9 for x in big} | {x.key: 1 for x in (*small, gate, *last)}
+    report = simulate(
+        last, workers=1, cores=cores, memory_limit="4GB", disk_bandwidth="500MB/s", noise=0,
+        costs=Costs(nbytes, dict.fromkeys(nbytes, 1.0)), policy="stock", isolated=False,
+    )  # fmt: skip
+    starts = sorted(start for key, _, start, _ in report.timeline.tasks if "last" in key)
+    reads = [time for time, _, moved in report.timeline.spills if moved == -(10**9)]
+    assert reads
+    for time in reads:
+        assert min(start for start in starts if start >= time) >= time + 2
+    # One result is read, maybe another one written to make room for it, 2 s each; 1 s is the task.
+    assert all(later - sooner < 5.1 for sooner, later in pairwise(starts))
