@@ -23,7 +23,7 @@ class Cores:
         self._count = count
         self._progress = 0.0
         self._updated = queue.now
-        self._jobs: list[tuple[float, int, Callable[[], object]]] = []
+        self._jobs: list[tuple[float, int, Callable[[], object], object]] = []
         self._serial = 0
         self._next: int | None = None
 
@@ -32,14 +32,21 @@ class Cores:
         """Whether there is a core for every job."""
         return self._count is None
 
-    def run(self, seconds: float, done: Callable[[], object]) -> None:
+    def run(self, seconds: float, done: Callable[[], object], owner: object = None) -> None:
         """Start a job of ``seconds`` on a core of its own; call ``done`` at its end."""
         if self._count is None:
             self._queue.after(seconds, done)
             return
         self._advance()
         self._serial += 1
-        heapq.heappush(self._jobs, (self._progress + seconds, self._serial, done))
+        heapq.heappush(self._jobs, (self._progress + seconds, self._serial, done, owner))
+        self._plan()
+
+    def abort(self, owner: object) -> None:
+        """Forget the jobs of an owner that died: they take no share of the cores any more."""
+        self._advance()
+        self._jobs = [job for job in self._jobs if job[3] is not owner]
+        heapq.heapify(self._jobs)
         self._plan()
 
     def _rate(self) -> float:
@@ -62,7 +69,7 @@ class Cores:
     def _finish(self) -> None:
         self._next = None
         self._advance()
-        end, _, done = heapq.heappop(self._jobs)
+        end, _, done, _ = heapq.heappop(self._jobs)
         self._progress = max(self._progress, end)
         self._plan()
         done()

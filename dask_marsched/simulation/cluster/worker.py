@@ -163,6 +163,8 @@ class Worker:
         self.alive = False
         self.died_at = self.queue.now
         self.to_scheduler.abort()
+        if not self.host.cores.unlimited:
+            self.host.cores.abort(self)
         self.monitor.lose_all()
 
     def stimulate(self, event: wsm.StateMachineEvent) -> None:
@@ -272,7 +274,7 @@ class Worker:
 
     def _work(self, execution: _Execution, done: Callable[[], object], read: int = 0) -> None:
         """Read bytes from disk, use a core, then call ``done``."""
-        run = functools.partial(self.host.cores.run, execution.seconds, done)
+        run = functools.partial(self.host.cores.run, execution.seconds, done, self)
         if read:
             self.queue.after(self.host.disk.take(read, self.queue.now), run)
         else:

@@ -52,3 +52,14 @@ def test_transfers_queue_at_both_ends():
 
 def test_the_slower_link_decides():
     assert transfer(Link(100.0), Link(50.0), 100, now=0.0) == (0.0, 2.0)
+
+
+def test_jobs_of_an_owner_that_died_take_no_cores():
+    queue = EventQueue()
+    cores, found = Cores(queue, 1), []
+    cores.run(10, lambda: found.append("dead"), "dead")
+    cores.run(2, lambda: found.append(queue.now - EPOCH), "alive")
+    queue.after(2, cores.abort, "dead")  # the other one has had half of the core
+    while len(queue):
+        queue.step()
+    assert found == pytest.approx([3])
