@@ -95,7 +95,7 @@ def test_wrong_faults_are_told_apart(run, text):
         (["--policy", "best"], 2, "'best' is not one of 'stock', 'default', "),
         (["--costs", "missing.costs"], 2, "--costs"),
         (["--seed", "x"], 2, "--seed"),
-        (["--hosts", "9"], 1, "hosts must be between 1 and 4, not 9"),
+        (["--hosts", "9"], 1, "hosts must be a whole number between 1 and 4, not 9"),
         (["--plot", "plot.xyz"], 2, "has no ending that tells the kind of picture; accepted are"),
         (["--plot", "no/such/plot.png"], 2, "there is no directory no/such"),
         (["--trace", "no/such/trace.json"], 2, "there is no directory no/such"),

@@ -53,7 +53,10 @@ def read(path: str) -> tuple[dict[str, dict[Any, Any]], dict[str, Any]]:
 
     try:
         table = parquet.read_table(path)
-    except pyarrow.ArrowInvalid as error:
+    except (pyarrow.ArrowException, OSError) as error:
+        # Arrow raises a bare OSError for damage; its subclasses say that there is no such file.
+        if isinstance(error, OSError) and type(error) is not OSError:
+            raise
         raise ValueError(f"costs: {path} is no Parquet file ({error})") from None
     found = (table.schema.metadata or {}).get(_METADATA)
     if found is None or not {"key", *_TYPES} <= set(table.column_names):

@@ -72,3 +72,13 @@ def test_a_file_of_a_later_format_is_told(tmp_path):
     pyarrow.parquet.write_table(table.replace_schema_metadata(metadata), path)
     with pytest.raises(ValueError, match="has format 99, this version reads 1"):
         Costs.load(path)
+
+
+def test_every_damaged_file_is_a_value_error_that_names_it(tmp_path):
+    whole, damaged = tmp_path / "whole.parquet", tmp_path / "damaged.parquet"
+    Costs({("a", i): i for i in range(100)}).save(whole)
+    content = whole.read_bytes()
+    middle = len(content) // 2  # within the metadata at the end of the file
+    damaged.write_bytes(content[:middle] + bytes(100) + content[middle + 100 :])
+    with pytest.raises(ValueError, match=r"costs: .*damaged\.parquet is no Parquet file"):
+        Costs.load(damaged)
