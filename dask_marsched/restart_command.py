@@ -58,5 +58,5 @@ async def _call(address: str, timeout: float, name: str, **kwargs: Any) -> Any:
     async with rpc(address, timeout=timeout, connection_args=security) as remote:
         try:
             return await asyncio.wait_for(getattr(remote, name)(**kwargs), timeout)
-        except TimeoutError:  # it says nothing of itself
+        except asyncio.TimeoutError:  # it says nothing of itself
             raise TimeoutError(f"no answer within {timeout:g} s") from None

@@ -67,7 +67,7 @@ def _collect() -> None:
     global _unseen, _alive
     gc.collect()
     _unseen = 0
-    if gc.get_freeze_count() <= _FEW:
+    if gc.get_freeze_count() <= _FEW_OBJECTS:
         # `gc.get_objects` refers to each of them: a tuple that another thread was making from an
         # iterator could not grow then, and it raised a SystemError.
         gc.freeze()
