@@ -13,6 +13,8 @@ import numpy as np
 import pytest
 from dask.delayed import delayed
 from distributed import Event, Lock, Queue, Variable, as_completed, fire_and_forget, wait
+from distributed.client import FutureCancelledError
+from distributed.scheduler import Scheduler
 from distributed.utils_test import async_poll_for, poll_for
 
 import dask_marsched
@@ -368,6 +370,31 @@ def test_a_graph_that_cannot_be_unpickled_fails_as_without_a_restart(cluster, cl
 
 def outages(client):
     return dask_marsched.status(client).details["journal"]["outages"]
+
+
+class Deadly:
+    def __reduce__(self):
+        return end_scheduler, ()
+
+
+def end_scheduler():
+    for scheduler in Scheduler._instances:
+        scheduler.plugins["marsched"].restarts._parts.recorder.pass_on().result()
+    os._exit(7)
+
+
+@pytest.mark.extended
+def test_a_graph_that_ends_each_scheduler_is_given_up(cluster, client):
+    held = client.submit(operator.add, 1, 2, pure=False)
+    assert held.result(PATIENCE) == 3
+    future = client.submit(operator.add, Deadly(), 1, pure=False)
+    for _ in range(3):
+        assert cluster.scheduler.wait() == 7
+        cluster.start_scheduler()
+    cluster.scheduler.wait_for("is given up: the scheduler ended 2 times")
+    with pytest.raises(FutureCancelledError, match="did not survive"):
+        future.result(PATIENCE)
+    assert client.submit(operator.add, held, 1, pure=False).result(PATIENCE) == 4
 
 
 @pytest.mark.extended

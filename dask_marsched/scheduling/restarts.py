@@ -36,6 +36,9 @@ _HOLDERS = (FIRE_AND_FORGET, "variable-", "queue-", "published-")
 
 _LEFT = ("waiting", "queued", "no-worker", "processing")  #: States of tasks yet to be computed.
 _REMEMBERED = 100  #: Most outages that the journal keeps.
+#: Most times that a graph is read again on which the scheduler has died. Under a service manager it
+#: would otherwise die of the same graph for ever.
+_MOST_READINGS = 2
 
 _POLL = 0.05  #: Seconds between two checks whether all clients are back.
 #: Seconds for which results of graphs that the journal lacks are kept for their clients.
@@ -106,6 +109,7 @@ class Restarts:
         self._parts: _Parts | None = None
         self._finishing: asyncio.Task[None] | None = None
         self._starting_again: asyncio.Task[None] | None = None
+        self._reading: dict[int, int] = {}
         self._begun = 0.0
 
     @property
@@ -154,6 +158,7 @@ class Restarts:
     def _go_on(self, writer: JournalWriter, rows: Rows, invited: Collection[str]) -> None:
         facts = {key: pickle.loads(value) for key, value in rows[records.FACTS]}
         starts = facts.get("starts", 0) + 1
+        self._reading = facts.get(records.READING, {})
         writer.put(records.FACTS, "starts", pickle.dumps(starts))
         process.begin_after(starts)
         recorder = Recorder(self.scheduler, writer, self.engine.counters.caught, self.ready)
@@ -248,8 +253,8 @@ class Restarts:
                 start_all(s, restored.wanted)
                 parts.recorder.release_computed(parts.recorder.wanted.of(FIRE_AND_FORGET))
             for graph in restored.unread:
-                client = sessions.stands_in_for(graph.message["client"])
-                await parts.recorder.read_graph(graph.number, {**graph.message, "client": client})
+                await self._read(parts, graph)
+            parts.recorder.journal.delete(records.FACTS, records.READING)
             self._tell(parts, restored.tasks)
         except Exception as error:
             self.engine.counters.caught("restore", error)
@@ -267,6 +272,23 @@ class Restarts:
         ):
             await asyncio.sleep(_POLL)
         workers.settle()
+
+    async def _read(self, parts: _Parts, graph: restoration.JournaledGraph) -> None:
+        """Read a graph, unless schedulers have died of it too often."""
+        number, times = graph.number, self._reading.get(graph.number, 0)
+        journal, client = parts.recorder.journal, graph.message["client"]
+        if times == _MOST_READINGS:
+            logger.error(
+                "A graph of %s is given up: the scheduler ended %d times while it read it again",
+                client,
+                times,
+            )
+            parts.recorder.forget_graph(number)
+            return
+        journal.put(records.FACTS, records.READING, pickle.dumps({number: times + 1}))
+        await asyncio.wrap_future(journal.flush())
+        client = parts.sessions.stands_in_for(client)
+        await parts.recorder.read_graph(number, {**graph.message, "client": client})
 
     def _tell(self, parts: _Parts, restored: list[TaskState]) -> None:
         outage, workers = self.outages[-1], parts.workers

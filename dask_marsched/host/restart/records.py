@@ -31,6 +31,8 @@ OBJECTS = "objects"
 FACTS = "facts"
 #: Of the facts: a number above those of all runs of what had been released by then.
 LAST_RUN = "last_run"
+#: Of the facts: the number of the graph that was being read again, and how often it has been.
+READING = "reading"
 
 TABLES = (FACTS, GRAPHS, CREATED, RELEASED, WANTS, SESSIONS, WORKERS, ERRORS, ATTEMPTS, OBJECTS)
 
