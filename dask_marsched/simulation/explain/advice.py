@@ -180,12 +180,12 @@ def _axis_to_split(context: AdviceContext, key: Any) -> tuple[int | None, int]:
 
 
 def fewer_threads(context: AdviceContext) -> Iterator[Advice]:
-    """Find out whether one thread per worker would need much less memory."""
+    """Find out whether it would fit with one thread per worker."""
     report, need = context.report, context.need
     if report.threads == 1 or need.limit <= context.memory_limit:
         return
     found = context.relief("1 thread", threads=1)
-    if found is None:
+    if found is None or found[1].limit > context.memory_limit:
         return
     yield Advice(
         "fewer-threads",

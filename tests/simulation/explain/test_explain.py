@@ -100,6 +100,13 @@ def test_two_passes_are_advised_where_chunks_wait_for_a_reduction(explained):
     assert "held-for-reduction" not in rules(explain((x + 1).mean(axis=0), **QUICK))
 
 
+def test_fewer_threads_are_not_advised_where_that_does_not_fit_either():
+    x = source(rows=16)
+    found = explain((x + 1).sum(), threads=4, memory_limit="16MiB", **QUICK)
+    assert not found.marsched.fits
+    assert "fewer-threads" not in rules(found)
+
+
 def test_storing_is_advised_where_a_large_result_is_gathered():
     x = source(rows=8, columns=8, side=1000) + 1
     found = explain(x, memory_limit="1GiB", **QUICK)
