@@ -76,11 +76,11 @@ def status(address: str, as_json: bool, timeout: str) -> None:
 
     seconds = _seconds(timeout)
     try:
-        # Otherwise a client waits ten seconds, and closes with a traceback.
+        # A client waits ten seconds for a wrong address, and closes with a traceback.
         resolve_address(address)
         with distributed.Client(address, timeout=seconds, set_as_default=False) as client:
             found = ask(client, timeout=seconds)
-    except (OSError, ValueError) as error:
+    except (distributed.TimeoutError, OSError, ValueError) as error:
         click.echo(f"Cannot connect to a scheduler at {address}: {error}", err=True)
         raise SystemExit(2) from None
     click.echo(json.dumps(found.to_dict(), indent=2) if as_json else str(found))

@@ -418,7 +418,7 @@ def test_it_may_die_again_while_others_come_back(cluster, client):
     assert client.gather(held) == [2 * i for i in range(50)]
     # On a busy machine a worker may take longer to come back than it is waited for.
     missing = [outage["missing"] for outage in outages(client)[earlier:]]
-    assert any(missing) or set(cluster.ran().values()) == {1}
+    assert max(cluster.ran().values()) <= 1 + sum(missing)
 
 
 @pytest.mark.extended

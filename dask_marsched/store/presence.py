@@ -55,7 +55,7 @@ def is_claimed(address: str) -> bool:
 
 
 def _end_in_child() -> None:
-    # It may outlive the worker, whose next process claims the same address.
+    # The child may outlive the worker, whose next process claims the same address.
     for claimed in list(_claims):
         claimed.close()
 

@@ -118,13 +118,13 @@ class PatientCalls:
             try:
                 return await self._send(op, kwargs)
             except (asyncio.TimeoutError, TimeoutError):
-                raise  # an OSError that the scheduler has sent
+                raise  # the scheduler has sent it; some are OSErrors
             except OSError:
                 if not await came_back(connection, before, until) and not connection.is_away():
                     raise
         if op in _FALSE_AT_TIMEOUT:
             return False
-        raise TimeoutError(f"{op}: the scheduler was not back in time")
+        raise asyncio.TimeoutError(f"{op}: the scheduler was not back in time")
 
     async def _send(self, op: str, kwargs: dict[str, Any]) -> Any:
         name, now = kwargs.get("name"), self._connection.returned

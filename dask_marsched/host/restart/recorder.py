@@ -399,15 +399,18 @@ class Recorder:
     # --- graphs that nobody needs ---------------------------------------------------------
 
     def _find_dead_graphs(self) -> None:
-        found_all = False
+        wait = _SWEPT
         try:
-            found_all = self.forget_dead_graphs()
+            if not self.forget_dead_graphs():
+                wait = _NEXT_SLICE
         finally:
-            wait = _SWEPT if found_all else _NEXT_SLICE
             self._sweep = asyncio.get_running_loop().call_later(wait, self._find_dead_graphs)
 
     def forget_dead_graphs(self) -> bool:
-        """Remove graphs that nobody needs, for a short time; return whether none is left."""
+        """Remove graphs that nobody needs, for a short time; return whether none is left.
+
+        The time ends between two graphs.
+        """
         until = monotonic() + _SLICE
         lost = self._alive.settle(self.scheduler.tasks)
         for number in itertools.chain(self.wanted.unwanted(), lost):

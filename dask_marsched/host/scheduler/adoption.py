@@ -286,7 +286,7 @@ class Adoption:
         try:
             asked = s.rpc(adopter.address).marsched_adopt(chunks=chunks, gone=gone)
             answer = await asyncio.wait_for(asked, _ADOPTION_TIMEOUT)
-        except OSError:
+        except (asyncio.TimeoutError, OSError):
             return None
         except Exception as error:
             self._caught("adopt", error)

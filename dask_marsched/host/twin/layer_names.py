@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from dask._expr import Expr
@@ -39,7 +39,7 @@ def layer_names(collections: Iterable[Any]) -> list[str]:
             read: list[Any] = []
             if key in tasks and key not in seen:
                 seen.add(key)
-                read = [ref for ref in _keys_in(tasks[key]) if ref in tasks]
+                read = [ref for ref in _keys_in(tasks[key]) if _is_in(ref, tasks)]
             if name not in found:
                 found[name] = None
                 read += _read_by(graph, name)
@@ -54,6 +54,13 @@ def _tasks_in_layers_of_others(graph: HighLevelGraph) -> dict[Key, Any]:
         if isinstance(layer, MaterializedLayer) and any(_name(key) != name for key in layer):
             found.update(layer.mapping)
     return found
+
+
+def _is_in(ref: Any, tasks: Mapping[Key, Any]) -> bool:
+    try:
+        return ref in tasks
+    except TypeError:  # a tuple that only looks like a key: a list is in it
+        return False
 
 
 def _name(key: Key) -> Any:

@@ -41,8 +41,8 @@ from dask_marsched.store.spill_tier import SpillTier
 
 logger = logging.getLogger("dask_marsched")
 
-#: Seconds for which a result is not to be evicted once it could not be pickled, each time twice as
-#: long: memory may have been short, or the result changes.
+#: Seconds until a result that could not be pickled is tried again, doubled each time: memory may
+#: have been short, or the result may have changed.
 _PICKLED_AGAIN = 5.0
 #: States of tasks that still read their inputs.
 _WAITING = frozenset({"waiting", "ready", "constrained", "executing", "long-running"})

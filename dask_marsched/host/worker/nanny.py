@@ -8,9 +8,11 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
+import math
 import os
 from collections.abc import Callable, Sequence
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import psutil
 from distributed import Nanny, Worker
@@ -53,8 +55,7 @@ class SegmentOwner(NannyPlugin):
         if monitor is not None:
             stock = monitor.callback
             self._undo.attribute(monitor, "callback", lambda: self._monitor(nanny, stock))
-        # Segments of earlier processes: one has died.
-        restart_patiently(nanny, self._undo, after_death=bool(self._retired))
+        restart_patiently(nanny, self._undo)
         if self._retired:
             sweep = functools.partial(self._sweep, nanny, nanny.pid)
             sweeping = PeriodicCallback(sweep, _SWEEP * 1000)
@@ -156,6 +157,8 @@ _LONGEST = 3.0
 #: just then is given up for ever, even if it was back meanwhile and has died again.
 _LOOKED_AFTER = 15.0
 _HOOK = "_unregister"
+#: When a process of each nanny last died.
+_deaths: WeakKeyDictionary[Any, float] = WeakKeyDictionary()
 
 
 def _idle_seconds() -> float:
@@ -168,21 +171,20 @@ def restart_patiently(
     nanny: Any,
     undo: Replacements,
     idle_seconds: Callable[[], float] = _idle_seconds,
-    after_death: bool = False,
 ) -> None:
     """Make a nanny wait for an idle processor before it replaces a dead process.
 
     The imports of a new worker take a second or more of a processor. On a busy host they slow down
     the workers that have taken over, and short programs end before the new one is ready.
-    `after_death`: the process replaced one that has died. It is replaced at once if it dies soon.
+    A process that dies soon after another one of the nanny is replaced at once.
     """
     if not hasattr(nanny, _HOOK):
         return
-    hurried_until = monotonic() + _LOOKED_AFTER if after_death else 0.0
 
     async def unregister(*args: Any, **kwargs: Any) -> None:
         await stock(*args, **kwargs)
-        if monotonic() < hurried_until:
+        before, _deaths[nanny] = _deaths.get(nanny, -math.inf), monotonic()
+        if _deaths[nanny] - before < _LOOKED_AFTER:
             return
         until = monotonic() + _LONGEST
         # Ends early if the nanny closes, or its user restarts it.

@@ -49,7 +49,7 @@ _NOTHING = Charge(0, 0, 0)
 # Shared memory unused for this many seconds returns to the system. Finding its pages again costs
 # more than a copy into them, so short pauses must keep it.
 _TIDY = 5.0
-# Seconds between two looks for results in memory that was a peer's, and that are only ours by now.
+# Seconds between two looks for results in memory whose owner has released it or has died.
 _WEIGHED = 1.0
 # After this many failures in a row a peer's memory counts as impossible to map from here.
 _MOST_FAILURES = 3
@@ -122,6 +122,7 @@ class HandleTransfer:
         self.starting: asyncio.Task[None] | None = None
         self._charged = _NOTHING
         self._tidied = self._weighed = 0.0
+        self._orphans: set[tuple[bytes, int]] = set()
         self._undo = Replacements()
         self.publisher = Publisher(worker, store, least=least, caught=caught)
         self._adopter = ResultAdopter(worker, store, self.attachments, self.counters, caught)
@@ -245,7 +246,9 @@ class HandleTransfer:
         self.attachments.sweep(now)
         if charge.adopted and now - self._weighed > _WEIGHED:
             self._weighed = now
-            self.store.weigh_orphans(self.attachments.orphans())
+            if (orphans := self.attachments.orphans()) != self._orphans:
+                self._orphans = orphans
+                self.store.weigh_orphans(orphans)
         if now - self._tidied > _TIDY:
             self._tidied = now
             self.publisher.give_back()

@@ -202,7 +202,8 @@ class Cluster:
 
     def plan(self, fault: Fault) -> None:
         """Schedule a fault."""
-        self.queue.at(EPOCH + fault.at, self._happen, fault)
+        # A cluster may wait for a worker to join.
+        self.queue.at(EPOCH + fault.at, self._happen, fault, daemon=fault.what != "join")
 
     def _kill_scheduler(self, seconds: float) -> None:
         """Let messages to the scheduler wait until it is back, and workers begin nothing.

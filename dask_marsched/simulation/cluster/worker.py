@@ -266,7 +266,9 @@ class Worker:
             self._start(key, execution)
 
     def _start(self, key: Any, execution: _Execution) -> None:
-        """Start a task whose inputs are in memory."""
+        """Start a task whose inputs are in memory, unless the worker has died meanwhile."""
+        if not self.alive:
+            return
         execution.start = self.queue.now + self._cluster.spec.task_overhead
         work = functools.partial(self._work, execution)
         if not self._cluster.shuffles.execute(self, key, work):
@@ -274,7 +276,11 @@ class Worker:
 
     def _work(self, execution: _Execution, done: Callable[[], object], read: int = 0) -> None:
         """Read bytes from disk, use a core, then call ``done``."""
-        run = functools.partial(self.host.cores.run, execution.seconds, done, self)
+
+        def run() -> None:
+            if self.alive:
+                self.host.cores.run(execution.seconds, done, self)
+
         if read:
             self.queue.after(self.host.disk.take(read, self.queue.now), run)
         else:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import math
-from collections import defaultdict
 from collections.abc import Mapping
 from typing import Any
 
@@ -55,9 +54,9 @@ class GraphFacts:
 
     @functools.cached_property
     def groups(self) -> dict[str, list[Any]]:
-        """The keys of each group (``dask.utils.key_split``); none of what only simulations have."""
+        """The keys of each group (``dask.utils.key_split``); a simulation may have more groups."""
         found: dict[str, list[Any]] = toolz.groupby(key_split, self.tasks)
-        return defaultdict(list, found)
+        return found
 
     @functools.cached_property
     def dependents(self) -> dict[Any, set[Any]]:
@@ -80,7 +79,8 @@ class GraphFacts:
 
     def chunk(self, group: str) -> tuple[tuple[int, ...] | None, str | None]:
         """Return shape and dtype of a group's largest chunk, if the graph tells."""
-        grids = {key: grid for key in self.groups[group] if (grid := self.grid(key)) is not None}
+        keys = self.groups.get(group, [])
+        grids = {key: grid for key in keys if (grid := self.grid(key)) is not None}
         if not grids:
             return None, None
         key = max(grids, key=lambda key: grids[key].nbytes(key) or 0)

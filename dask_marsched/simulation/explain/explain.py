@@ -173,7 +173,7 @@ def _memory_group(facts: GraphFacts, group: PeakGroup) -> MemoryGroup:
         name=group.group,
         nbytes=group.nbytes,
         alive=group.count,
-        tasks=len(facts.groups[group.group]),
+        tasks=len(facts.groups.get(group.group, [])),
         share=group.share,
         shape=shape,
         dtype=dtype,

@@ -23,7 +23,7 @@ def find_barrier(facts: GraphFacts, group: str) -> set[Any] | None:
 
     They are computed from many chunks of the group, and needed together with one of these chunks.
     """
-    members = set(facts.groups[group])
+    members = set(facts.groups.get(group, ()))
     found: set[Any] = set()
     counted: dict[Any, bool] = {}
     waiting = 0

@@ -3,6 +3,7 @@
 import asyncio
 from types import SimpleNamespace
 
+import distributed
 import pytest
 from distributed.comm import CommClosedError
 from distributed.core import ConnectionPool
@@ -91,7 +92,7 @@ async def test_a_timeout_may_end_in_the_outage():
     place.leave(comes_back=False)
     assert not await rpc.event_wait(name="x", timeout=0.01)
     assert not await rpc.semaphore_acquire(name="x", timeout=0, lease_id="a")
-    with pytest.raises(TimeoutError, match="not back in time"):
+    with pytest.raises(distributed.TimeoutError, match="not back in time"):
         await rpc.variable_get(name="x", timeout=0.01)
     assert rpc.asked == []
 

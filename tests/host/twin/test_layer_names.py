@@ -55,6 +55,12 @@ def test_the_layer_of_a_delayed_object_holds_those_that_it_was_called_with(names
     assert any("zeros" in name for name in found[4:])
 
 
+def test_a_tuple_with_a_list_in_it_is_no_key():
+    tasks = {"end": Task("end", str, TaskRef("x")), "x": (str, ("spec", [1]))}
+    graph = HighLevelGraph({"end": tasks}, {"end": set()})
+    assert layer_names([Delayed("end", graph)]) == ["end", "x"]
+
+
 def test_layers_that_tasks_do_not_name_are_sorted():
     layers = {"end": {"end": Alias("end", "x")}, "b-2": {"b": 1}, "a-1": {"x": 2}}
     graph = HighLevelGraph(layers, {"end": {"b-2", "a-1"}, "b-2": set(), "a-1": set()})

@@ -25,14 +25,14 @@ class Dead:
         self.unregistered += 1
 
 
-async def looks(nanny, *readings, after_death=False):
+async def looks(nanny, *readings):
     """Return how many of the readings of idle time are left when the nanny may go on."""
-    left = list(readings)
+    left, before = list(readings), nanny.unregistered
     with Replacements() as undo:
-        restart_patiently(nanny, undo, lambda: left.pop(0), after_death)
+        restart_patiently(nanny, undo, lambda: left.pop(0))
         await nanny._unregister(timeout=1)
     assert "_unregister" not in vars(nanny)
-    assert nanny.unregistered == 1
+    assert nanny.unregistered == before + 1
     return len(left)
 
 
@@ -48,9 +48,11 @@ async def test_but_not_for_ever(monkeypatch):
 
 async def test_a_process_that_dies_soon_after_another_is_replaced_at_once(monkeypatch):
     # Dask's clusters look 15 s after the first death, and close the nanny if nothing runs then.
-    assert await looks(Dead(), "rest", after_death=True) == 1
+    nanny = Dead()
+    assert await looks(nanny, 0, LONG, "rest") == 1
+    assert await looks(nanny, "rest") == 1
     monkeypatch.setattr(restarting, "_LOOKED_AFTER", 0.0)
-    assert await looks(Dead(), 0, LONG, "rest", after_death=True) == 1
+    assert await looks(nanny, 0, LONG, "rest") == 1
 
 
 @pytest.mark.parametrize("status", [Status.closing, Status.closing_gracefully])
