@@ -54,7 +54,7 @@ class PlacementEngine:
         self._joined: dict[str, int] = {}
         self._numbers = itertools.count()
         self._running: set[WorkerState] = set()
-        self._placement = TaskPlacement(scheduler, policies, self._seniority)
+        self._placement = TaskPlacement(scheduler, policies, self._seniority, self._joined)
         self.dispatcher = Dispatcher(
             scheduler, policies.withholding, self.planner, self.counters, self._seniority
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from itertools import islice
 from typing import Any
 
@@ -26,15 +26,21 @@ _WORTH_A_FETCH = 0.02
 class TaskPlacement:
     """Chooses workers for the tasks of one scheduler.
 
-    `several_to_a_host` tells whether there are several hosts, one of them with several workers.
+    `joined` has the addresses of workers in the order of joining. `several_to_a_host` tells whether
+    there are several hosts, one of them with several workers.
     """
 
     def __init__(
-        self, scheduler: Scheduler, policies: Policies, seniority: Callable[[WorkerState], int]
+        self,
+        scheduler: Scheduler,
+        policies: Policies,
+        seniority: Callable[[WorkerState], int],
+        joined: Collection[str],
     ) -> None:
         self.scheduler: Any = scheduler
         self.policies = policies
         self.seniority = seniority
+        self.joined = joined
         self.several_to_a_host = False
         self._turn = 0
 
@@ -72,10 +78,19 @@ class TaskPlacement:
         placement = self.policies.placement
         if near:
             ws = self._earlier(ts, ws, near, there, placement.relief, met=True)
-        idle = [other for other in s.idle.values() if not other.processing]
-        if idle and len(ws.processing) >= ws.nthreads:
+        if len(ws.processing) >= ws.nthreads and (idle := self._idle(there)):
             ws = self._earlier(ts, ws, idle, there, placement.spare, met=False)
         return ws
+
+    def _idle(self, there: Mapping[WorkerState, int]) -> list[WorkerState]:
+        """Return the workers with nothing to do that hold inputs, and a few that joined first.
+
+        To rank a thousand idle workers for each task takes longer than most tasks run.
+        """
+        s = self.scheduler
+        holders = [ws for ws in there if ws.address in s.idle and not ws.processing]
+        others = (ws for ws in map(s.idle.get, self.joined) if ws and ws not in there)
+        return holders + list(islice((w for w in others if not w.processing), _MOST_ALTERNATIVES))
 
     def _some_workers(self) -> Iterator[WorkerState]:
         """Return running workers, other ones each time if there are many."""
