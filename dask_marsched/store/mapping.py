@@ -42,7 +42,8 @@ def frame_offsets(lengths: Sequence[int]) -> tuple[list[int], int]:
     """Return the offsets of frames of these lengths, and the length of all, bytes."""
     offsets, end = [], 0
     for length in lengths:
-        start = -(-end // ALIGNMENT) * ALIGNMENT
+        # No padding before an empty frame: a file that ends with one would be too short to read.
+        start = -(-end // ALIGNMENT) * ALIGNMENT if length else end
         offsets.append(start)
         end = start + length
     return offsets, end

@@ -35,6 +35,14 @@ def test_frames_are_read_as_they_were_written(file, kind):
     assert same(from_frames(header, again), value)
 
 
+@pytest.mark.parametrize("lengths", [(10, 0), (10, 0, 0), (0, 10, 0), (0, 0), (100_000, 0)])
+def test_empty_frames_at_the_end_are_read_back(file, lengths):
+    # As of a data frame without rows. Nothing is written for them, so that the file ends before.
+    frames = [memoryview(b"x" * n) for n in lengths]
+    read, _ = spill(file, frames).read()
+    assert read == frames
+
+
 def test_the_spill_file_has_no_name(file, tmp_path):
     spill(file, [X.view("u1").data])
     assert list((tmp_path / "spilled").iterdir()) == []
