@@ -82,11 +82,10 @@ _COMPRESSIONS = ("auto", "lz4", "snappy", "zlib", "zstd")
 
 
 def _compression(value: Any) -> str | None:
-    if value is None or value is False or value == "off":
-        return None
-    if value not in _COMPRESSIONS:
+    name = _text_or_none(value, (None, False, "off"))
+    if name not in (None, *_COMPRESSIONS):
         raise ValueError
-    return str(value)
+    return name
 
 
 def _text(text: str) -> Callable[[], str]:

@@ -1,4 +1,4 @@
-"""Which graphs of a journal are needed for tasks that exist: `LivingGraphs`."""
+"""Finds the graphs of a journal that are needed for tasks that exist: `LivingGraphs`."""
 
 from __future__ import annotations
 

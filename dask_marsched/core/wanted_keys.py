@@ -1,4 +1,4 @@
-"""Which keys each client wants, in a form that is cheap to journal: `WantedKeys`.
+"""Keeps the keys that each client wants, in a form that is cheap to journal: `WantedKeys`.
 
 A graph arrives with the keys that its client wants. What is released of them later is a bit for
 each key, in chunks that are written when they have changed.

@@ -312,7 +312,8 @@ async def test_an_object_that_cannot_be_restored_costs_no_other(tmp_path, caplog
     assert rows_in(tmp_path / "journal") == {}
 
 
-async def test_a_client_that_loses_its_connection_on_its_return_is_not_forgotten(tmp_path):
+async def journal_left_with(tmp_path, *keys):
+    """Return a copy of the journal of a client's tasks that nobody computes, and the client."""
     place, left = tmp_path / "journal", tmp_path / "left"
     async with (
         scheduler_on(place) as s,
@@ -320,30 +321,24 @@ async def test_a_client_that_loses_its_connection_on_its_return_is_not_forgotten
     ):
         recorder = s.plugins["marsched"].restarts._parts.recorder
         await async_poll_for(lambda: client.id in recorder.sessions, 30)
-        future = client.submit(operator.add, 1, 2, key="x")
-        await async_poll_for(lambda: "x" in s.tasks, 30)
-        assert await asyncio.wrap_future(recorder.pass_on())
-        shutil.copytree(place, left)
-        del future
-    async with scheduler_on(left) as s:
-        recorder = s.plugins["marsched"].restarts._parts.recorder
-        s.remove_client(client.id, stimulus_id="connection-lost")
-        assert recorder.wanted.of(client.id) == ["x"]
-
-
-async def test_a_graph_that_cannot_be_made_costs_no_other(tmp_path, monkeypatch, caplog):
-    place, left = tmp_path / "journal", tmp_path / "left"
-    async with (
-        scheduler_on(place) as s,
-        dask_marsched.Client(s.address, asynchronous=True) as client,
-    ):
-        recorder = s.plugins["marsched"].restarts._parts.recorder
-        await async_poll_for(lambda: client.id in recorder.sessions, 30)
-        futures = [client.submit(operator.add, 1, 2, key=key) for key in ("bad", "good")]
-        await async_poll_for(lambda: s.tasks.keys() == {"bad", "good"}, 30)
+        futures = [client.submit(operator.add, 1, 2, key=key) for key in keys]
+        await async_poll_for(lambda: s.tasks.keys() == set(keys), 30)
         assert await asyncio.wrap_future(recorder.pass_on())
         shutil.copytree(place, left)
         del futures
+    return left, client.id
+
+
+async def test_a_client_that_loses_its_connection_on_its_return_is_not_forgotten(tmp_path):
+    left, client = await journal_left_with(tmp_path, "x")
+    async with scheduler_on(left) as s:
+        recorder = s.plugins["marsched"].restarts._parts.recorder
+        s.remove_client(client, stimulus_id="connection-lost")
+        assert recorder.wanted.of(client) == ["x"]
+
+
+async def test_a_graph_that_cannot_be_made_costs_no_other(tmp_path, monkeypatch, caplog):
+    left, _ = await journal_left_with(tmp_path, "bad", "good")
     make = restoration._make
 
     def make_others(scheduler, graph, own):

@@ -168,9 +168,7 @@ def _idle_seconds() -> float:
 
 
 def restart_patiently(
-    nanny: Any,
-    undo: Replacements,
-    idle_seconds: Callable[[], float] = _idle_seconds,
+    nanny: Any, undo: Replacements, idle_seconds: Callable[[], float] = _idle_seconds
 ) -> None:
     """Make a nanny wait for an idle processor before it replaces a dead process.
 

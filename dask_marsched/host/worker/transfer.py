@@ -122,7 +122,6 @@ class HandleTransfer:
         self.starting: asyncio.Task[None] | None = None
         self._charged = _NOTHING
         self._tidied = self._weighed = 0.0
-        self._orphans: set[tuple[bytes, int]] = set()
         self._undo = Replacements()
         self.publisher = Publisher(worker, store, least=least, caught=caught)
         self._adopter = ResultAdopter(worker, store, self.attachments, self.counters, caught)
@@ -246,9 +245,7 @@ class HandleTransfer:
         self.attachments.sweep(now)
         if charge.adopted and now - self._weighed > _WEIGHED:
             self._weighed = now
-            if (orphans := self.attachments.orphans()) != self._orphans:
-                self._orphans = orphans
-                self.store.weigh_orphans(orphans)
+            self.store.weigh_orphans(self.attachments.orphans())
         if now - self._tidied > _TIDY:
             self._tidied = now
             self.publisher.give_back()

@@ -118,7 +118,7 @@ class EventLoop:
         self._queue = queue
         self._cores = cores
         self._free_at = 0.0
-        #: Seconds of work and what follows; or until when the loop is blocked, and None.
+        #: Work as its seconds and what to call then; a block as the time of its end and None.
         self._pending: deque[tuple[float, Callable[[], object] | None]] = deque()
         self._running = False
 
@@ -152,12 +152,12 @@ class EventLoop:
     def _work(self) -> None:
         self._running = True
         while self._pending:
-            seconds, done = self._pending.popleft()
+            amount, done = self._pending.popleft()
             if done is None:
-                self._queue.at(seconds, self._work)
+                self._queue.at(amount, self._work)
                 return
-            if seconds:
-                self._cores.run(seconds, functools.partial(self._finish, done))
+            if amount:
+                self._cores.run(amount, functools.partial(self._finish, done))
                 return
             done()
         self._running = False
