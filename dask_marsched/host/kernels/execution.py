@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 from distributed import Worker
 
 from dask_marsched.host.contract import demand, misfits_of_attributes, misfits_of_function
+from dask_marsched.host.replacements import Replacements
+from dask_marsched.host.worker.input_release import runs_in_thread
 from dask_marsched.kernels.evaluator import Kernels
 
 if TYPE_CHECKING:
@@ -29,30 +31,21 @@ class KernelExecution:
         self._caught = caught
         self._runner: KernelRunner | None = None
         self._unreadable = False
-        self._stock: Any = None
-        self._own: Any = None
+        self._undo = Replacements()
 
     def install(self) -> None:
         """Replace ``execute``, or raise a RuntimeError if distributed is not as expected."""
         demand(misfits(self._worker), "tasks are not run by kernels")
-        self._own = vars(self._worker).get("execute")
-        self._stock = self._worker.execute
-        self._worker.execute = self._execute
+        self._stock = self._undo.attribute(self._worker, "execute", self._execute)
 
     def uninstall(self) -> None:
         """Restore the worker; running tasks end as they began. Idempotent."""
-        if self._stock is None:
-            return
-        del self._worker.execute
-        if self._own is not None:
-            self._worker.execute = self._own
-        self._stock = None
+        self._undo.close()
 
     async def _execute(self, key: Any, *, stimulus_id: str, **more: Any) -> Any:
-        stock = self._stock or self._worker.execute
-        ts = self._worker.state.tasks.get(key)
+        stock, ts = self._stock, self._worker.state.tasks.get(key)
         task = None if ts is None else ts.run_spec
-        wrapped = task if ts is None or not self._in_thread(ts) else self._wrap(task)
+        wrapped = self._wrap(task) if ts and runs_in_thread(self._worker, ts) else task
         if wrapped is task:
             return await stock(key, stimulus_id=stimulus_id, **more)
         ts.run_spec = wrapped
@@ -76,12 +69,6 @@ class KernelExecution:
                 return task
             self._runner = KernelRunner(self._kernels, self._caught)
         return self._runner.wrap(task)
-
-    def _in_thread(self, ts: Any) -> bool:
-        """Whether a task runs in a thread of this process."""
-        if (ts.annotations or {}).get("executor", "default") != "default":
-            return False
-        return "ThreadPoolExecutor" in str(type(self._worker.executors.get("default")))
 
 
 def misfits(worker: Any) -> list[str]:

@@ -18,6 +18,7 @@ from distributed.protocol import pickle
 from distributed.protocol.serialize import Serialized
 
 from dask_marsched.host.contract import demand
+from dask_marsched.host.replacements import Replacements
 from dask_marsched.host.restart import records
 from dask_marsched.host.restart.recorder import Recorder
 
@@ -163,7 +164,7 @@ class HeldObjects:
         self._written: dict[tuple[str, Hashable], bytes] = {}
         #: Keys of rows that could not be restored here: another environment may read them.
         self._unread: list[str] = []
-        self._stock: list[tuple[dict[str, Any], str, Any]] = []
+        self._undo = Replacements()
 
     def install(self) -> None:
         """Wrap the calls that change objects, or raise a RuntimeError and change nothing."""
@@ -172,15 +173,12 @@ class HeldObjects:
         for name, kind in _KINDS.items():
             for op in kind.handlers:
                 table = s.handlers if op in s.handlers else s.stream_handlers
-                self._stock.append((table, op, table[op]))
-                table[op] = self._marking(name, kind, table[op])
+                self._undo.entry(table, op, self._marking(name, kind, table[op]))
         self.recorder.before_passing = self._pass_on
 
     def uninstall(self) -> None:
         """Restore the scheduler. Idempotent."""
-        for table, op, stock in self._stock:
-            table[op] = stock
-        self._stock.clear()
+        self._undo.close()
         self._marked.clear()
 
     def restore(self, rows: Iterable[tuple[str, bytes]]) -> None:

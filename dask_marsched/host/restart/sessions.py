@@ -18,6 +18,7 @@ from dask_marsched.host.client.reconnection import (
     SESSION,
 )
 from dask_marsched.host.contract import demand, misfits_of_attributes, misfits_of_function
+from dask_marsched.host.replacements import Replacements
 from dask_marsched.host.restart.recorder import RESTORED, Recorder
 
 _CANCEL = "cancel-keys"
@@ -49,8 +50,7 @@ class Sessions:
         self.missing = dict(known)
         self._ready = ready
         self._patience = patience
-        self._identity: Any = None
-        self._cancel: Any = None
+        self._undo = Replacements()
         self._given_up: asyncio.TimerHandle | None = None
 
     def install(self, invited: Iterable[str] = ()) -> None:
@@ -58,11 +58,9 @@ class Sessions:
         s = self.scheduler
         demand(misfits(s), "clients do not outlive the scheduler")
         s.handlers[RESUME] = self._resume
-        self._identity = s.handlers["identity"]
-        s.handlers["identity"] = self._tell_identity
+        self._identity = self._undo.entry(s.handlers, "identity", self._tell_identity)
         s.stream_handlers[SESSION] = self._session
-        self._cancel = s.stream_handlers[_CANCEL]
-        s.stream_handlers[_CANCEL] = self._cancel_keys
+        self._cancel = self._undo.entry(s.stream_handlers, _CANCEL, self._cancel_keys)
         self.invite(invited)
         if self.missing:
             loop = asyncio.get_running_loop()
@@ -79,9 +77,8 @@ class Sessions:
         if self._given_up is not None:
             self._given_up.cancel()
         if self.scheduler.handlers.pop(RESUME, None) is not None:
-            self.scheduler.handlers["identity"] = self._identity
             self.scheduler.stream_handlers[SESSION] = self._refuse
-            self.scheduler.stream_handlers[_CANCEL] = self._cancel
+        self._undo.close()
         self.give_up()
 
     def _refuse(self, client: str, **session: Any) -> None:

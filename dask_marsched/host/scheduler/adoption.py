@@ -19,6 +19,7 @@ from distributed.metrics import time
 from distributed.scheduler import Scheduler, TaskState, WorkerState
 
 from dask_marsched.host.contract import demand, misfits_of_function, misfits_of_handler
+from dask_marsched.host.replacements import Replacements
 from dask_marsched.host.restart.process import next_run
 from dask_marsched.host.scheduler import dead_workers, departed_workers
 from dask_marsched.host.scheduler.adopters import Adopters
@@ -72,30 +73,23 @@ class Adoption:
         #: The workers on which tasks run a second time: they keep the inputs.
         self.second_workers: Callable[[Iterable[TaskState]], Set[WorkerState]] = lambda _: set()
         self._manager: Any = None
-        self._handler: Any = None
+        self._undo = Replacements()
 
     def install(self) -> None:
         """Wrap `remove_worker` and its handler, or raise a RuntimeError and change nothing."""
-        s = self.scheduler
+        s, undo = self.scheduler, self._undo
         demand(misfits(s), "results of dead workers are not adopted")
-        self._handler = s.handlers[_UNREGISTER]
-        s.remove_worker = self._remove_worker
-        s.handlers[_UNREGISTER] = self._remove_worker
+        undo.attribute(s, "remove_worker", self._remove_worker)
+        undo.entry(s.handlers, _UNREGISTER, self._remove_worker)
         self._manager = _memory_manager(s)
         if self._manager is not None:
-            self._manager._find_dropper = self._find_dropper
+            undo.attribute(self._manager, "_find_dropper", self._find_dropper)
         self.departed.install()
         self.dead.install()
 
     def uninstall(self) -> None:
         """Restore the scheduler. Idempotent."""
-        s = self.scheduler
-        if self._handler is not None:
-            vars(s).pop("remove_worker", None)
-            s.handlers[_UNREGISTER] = self._handler
-            self._handler = None
-        if self._manager is not None:
-            vars(self._manager).pop("_find_dropper", None)
+        self._undo.close()
         self.departed.uninstall()
         self.dead.uninstall()
         self.adopters.clear()

@@ -16,6 +16,7 @@ from distributed.metrics import time
 from distributed.scheduler import Scheduler, TaskState
 
 from dask_marsched.host.contract import demand, misfits_of_handler
+from dask_marsched.host.replacements import Replacements
 from dask_marsched.host.stimuli import CANCEL, INTERRUPT
 
 #: Cancellations are logged as and where distributed does, which `Client.get_scheduler_logs` shows.
@@ -36,19 +37,16 @@ class CancellationHandler:
 
     def __init__(self, scheduler: Scheduler) -> None:
         self.scheduler: Any = scheduler
-        self._stock: Any = None
+        self._undo = Replacements()
 
     def install(self) -> None:
         """Replace the handler; raise a RuntimeError if the scheduler does not fit."""
         demand(misfits(self.scheduler), "running tasks cannot be interrupted")
-        self._stock = self.scheduler.stream_handlers[_HANDLER]
-        self.scheduler.stream_handlers[_HANDLER] = self._cancel
+        self._undo.entry(self.scheduler.stream_handlers, _HANDLER, self._cancel)
 
     def uninstall(self) -> None:
         """Restore the handler. Idempotent."""
-        if self._stock is not None:
-            self.scheduler.stream_handlers[_HANDLER] = self._stock
-            self._stock = None
+        self._undo.close()
 
     def _cancel(
         self, keys: Collection[Key], client: str, force: bool, reason: str, msg: str

@@ -13,6 +13,7 @@ from distributed.batched import BatchedSend
 from distributed.scheduler import Scheduler, WorkerState
 
 from dask_marsched.host.contract import misfits_of_handler
+from dask_marsched.host.replacements import Replacements
 
 _BROADCAST = "broadcast"
 
@@ -38,23 +39,19 @@ class DeadWorkers:
 
     def __init__(self, scheduler: Scheduler) -> None:
         self.scheduler: Any = scheduler
-        self._handler: Any = None
+        self._undo = Replacements()
 
     def __contains__(self, address: str) -> bool:
         return isinstance(self.scheduler.stream_comms.get(address), _LostStream)
 
     def install(self) -> None:
         """Leave dead workers out when a message goes to all."""
-        s = self.scheduler
-        self._handler = s.handlers[_BROADCAST]
-        s.handlers[_BROADCAST] = s.broadcast = self._broadcast
+        self._undo.entry(self.scheduler.handlers, _BROADCAST, self._broadcast)
+        self._undo.attribute(self.scheduler, _BROADCAST, self._broadcast)
 
     def uninstall(self) -> None:
         """Restore the scheduler. Idempotent."""
-        if self._handler is not None:
-            vars(self.scheduler).pop(_BROADCAST, None)
-            self.scheduler.handlers[_BROADCAST] = self._handler
-            self._handler = None
+        self._undo.close()
 
     def removing(self, address: str) -> None:
         """Take note of a worker that is about to be removed, if its connection is closed."""

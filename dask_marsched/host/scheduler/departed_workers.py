@@ -18,6 +18,7 @@ from distributed.metrics import time
 from distributed.scheduler import Scheduler, WorkerState
 
 from dask_marsched.host.contract import misfits_of_attributes, misfits_of_handler
+from dask_marsched.host.replacements import Replacements
 
 REGISTER = "register-worker"
 _ATTRIBUTES = ("aliases", "allowed_failures", "handle_worker_status_change", "worker_send")
@@ -55,21 +56,18 @@ class DepartedWorkers:
         self._adopted = adopted
         self._waiting: dict[str, tuple[asyncio.Task[None], asyncio.Task[None]]] = {}
         self._reassigned: dict[str, ReassignedTasks] = {}
-        self._stock: Any = None
+        self._undo = Replacements()
 
     def __contains__(self, address: str) -> bool:
         return address in self._waiting
 
     def install(self) -> None:
         """Wrap the handler that registers workers."""
-        self._stock = self.scheduler.handlers[REGISTER]
-        self.scheduler.handlers[REGISTER] = self._add_worker
+        self._stock = self._undo.entry(self.scheduler.handlers, REGISTER, self._add_worker)
 
     def uninstall(self) -> None:
         """Restore the scheduler. Idempotent."""
-        if self._stock is not None:
-            self.scheduler.handlers[REGISTER] = self._stock
-            self._stock = None
+        self._undo.close()
         self._reassigned.clear()
 
     def reassigned(self, worker: str) -> ReassignedTasks | None:
