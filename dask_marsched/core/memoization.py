@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sized
+from collections.abc import Callable, Hashable, Iterable, Sized
 from typing import Any, ParamSpec, TypeVar
 
 P = ParamSpec("P")
@@ -33,6 +33,17 @@ def memoized(function: Callable[P, T]) -> Callable[P, T]:
         return recall(*[tuple(a) if type(a) is list else a for a in args], **kwargs)  # type: ignore[arg-type]  # tuples instead of lists
 
     return call
+
+
+def without_tokens(keys: Iterable[Hashable]) -> list[Any]:
+    """Return keys with numbers instead of names, the same whenever a graph comes again."""
+    number: dict[Any, int] = {}
+    return [
+        (number.setdefault(key[0], len(number)), *key[1:])
+        if isinstance(key, tuple) and key
+        else number.setdefault(key, len(number))
+        for key in keys
+    ]
 
 
 def forget() -> None:

@@ -16,6 +16,16 @@ def kinds(
     return ((group, n_inputs, n_dependents, parity), (group, n_inputs), group)
 
 
+def with_averages(nbytes: list[float]) -> tuple[list[float], bytes]:
+    """Return sizes with the mean of the known ones for those below 0, and a 1 for each known."""
+    known = bytes([size >= 0 for size in nbytes])
+    if 0 in known:
+        found = [size for size in nbytes if size >= 0]
+        mean = sum(found) / len(found) if found else 1.0
+        nbytes = [mean if size < 0 else size for size in nbytes]
+    return nbytes, known
+
+
 class SizeModel:
     """Mean size in bytes of the results of each kind."""
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -19,6 +19,7 @@ from distributed.scheduler import TaskState
 
 from dask_marsched.core.graph import OperandGraph
 from dask_marsched.core.graph_record import GraphArrays
+from dask_marsched.core.memoization import without_tokens
 from dask_marsched.core.plan import Unit, WorkerSlot
 from dask_marsched.fallbacks.counters import Counters
 from dask_marsched.policies.assignment import AssignmentPolicy, SearchingPolicy
@@ -247,17 +248,5 @@ def plan_digest(
         found.update(np.asarray(floats, dtype=np.float64).data)
     found.update(graph.known)
     slots = [(w.nthreads, w.memory_limit, w.bound, w.host) for w in workers]
-    found.update(repr((everything, slots, _places(graph.keys))).encode())
+    found.update(repr((everything, slots, without_tokens(graph.keys))).encode())
     return found.digest()
-
-
-def _places(keys: Sequence[Hashable]) -> list[tuple[Hashable, ...]]:
-    """Return for each key the number of its name, in order of appearance, and its indices."""
-    numbers: dict[Hashable, int] = {}
-    number = numbers.setdefault
-    return [
-        (number(key[0], len(numbers)), *key[1:])
-        if isinstance(key, tuple) and key
-        else (number(key, len(numbers)),)
-        for key in keys
-    ]

@@ -15,7 +15,7 @@ from dask_marsched.core.graph import OperandGraph
 from dask_marsched.core.graph_record import GraphArrays
 from dask_marsched.core.plan import Unit, WorkerSlot
 from dask_marsched.core.roles import cut_up_operands
-from dask_marsched.core.size_model import SizeModel, kinds
+from dask_marsched.core.size_model import SizeModel, kinds, with_averages
 from dask_marsched.fallbacks.counters import Counters
 from dask_marsched.host.graph.result_sizes import ChunkSizes
 from dask_marsched.host.scheduler import snapshot
@@ -194,9 +194,7 @@ class Planner:
         self, tasks: list[TaskState], sizes: ChunkSizes, guessed: dict[int, Any]
     ) -> OperandGraph:
         nbytes: list[float] = [sizes.exact.get(ts.key, -1.0) for ts in tasks]
-        unknown = [i for i, size in enumerate(nbytes) if size < 0]
-        known = bytearray(b"\1" * len(tasks))
-        for i in unknown:
+        for i in [i for i, size in enumerate(nbytes) if size < 0]:
             ts = tasks[i]
             size: float | None = sizes.estimated.get(ts.key)
             if size is None:
@@ -204,17 +202,10 @@ class Planner:
                 own_kinds = kinds(ts.group.name, len(ts.dependencies), len(ts.dependents), index)
                 guessed[i] = own_kinds
                 size = self._model.predict(own_kinds)
-            if size is None:
-                known[i] = 0
-            else:
+            if size is not None:
                 nbytes[i] = size
-        if 0 in known:
-            # An operand of unknown size counts as average.
-            found = [size for size in nbytes if size >= 0]
-            mean = sum(found) / len(found) if found else 1.0
-            nbytes = [mean if size < 0 else size for size in nbytes]
         numbers = {address: n for n, address in enumerate(self.workers)}
-        return snapshot.operand_graph(tasks, (nbytes, bytes(known)), numbers)
+        return snapshot.operand_graph(tasks, with_averages(nbytes), numbers)
 
     def _order(self, graph: OperandGraph, tasks: list[TaskState]) -> None:
         order = self.policies.ordering.order(graph)

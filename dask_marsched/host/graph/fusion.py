@@ -19,7 +19,8 @@ from distributed.scheduler import Scheduler, TaskState
 from distributed.sizeof import safe_sizeof
 
 from dask_marsched.core.graph import OperandGraph
-from dask_marsched.core.memoization import MOST_OPERANDS
+from dask_marsched.core.memoization import MOST_OPERANDS, without_tokens
+from dask_marsched.core.size_model import with_averages
 from dask_marsched.fallbacks.counters import Counters
 from dask_marsched.host.graph import fused_tasks
 from dask_marsched.host.graph.bundles import bundled, bundled_in, is_safe
@@ -199,7 +200,7 @@ class GraphFusion(ArrivingGraphs):
         ]
         remembered = len(keys) <= MOST_OPERANDS
         return keys, find_groups(
-            _without_tokens(keys) if remembered else keys,
+            without_tokens(keys) if remembered else keys,
             inputs.starts,
             inputs.flat,
             nbytes,
@@ -349,24 +350,7 @@ def _sizes(
                 elif isinstance(node, DataNode):
                     size = safe_sizeof(node.value)
         nbytes.append(size)
-    flags = bytes(size >= 0 for size in nbytes)
-    if 0 in flags:
-        # As in plans, an operand of unknown size counts as an average one.
-        found = [size for size in nbytes if size >= 0]
-        mean = sum(found) / len(found) if found else 1.0
-        nbytes = [mean if size < 0 else size for size in nbytes]
-    return nbytes, flags
-
-
-def _without_tokens(keys: list[Key]) -> list[Key]:
-    """Return keys with numbers instead of names, the same whenever a graph comes again."""
-    number: dict[Any, int] = {}
-    return [
-        (number.setdefault(key[0], len(number)), *key[1:])
-        if isinstance(key, tuple) and key
-        else number.setdefault(key, len(number))
-        for key in keys
-    ]
+    return with_averages(nbytes)
 
 
 def _annotated(annotations: Mapping[str, Mapping[Key, Any]], request: FusionRequest) -> bool:
