@@ -26,20 +26,20 @@ def how_to_install(extra: str | None = None) -> str:
     return f"`pip install {what}` in a clone of dask_marsched"
 
 
-def explain_missing_module(error: ImportError, process: str) -> str:
-    """Return which package to install where, after an import failed in another process."""
+def explain_missing_module(error: ImportError) -> str:
+    """Return which package to install where, after an import failed on the scheduler."""
     package = (error.name or "").partition(".")[0]
     if package == "dask_marsched" and isinstance(error, ModuleNotFoundError):
         return (
-            f"dask_marsched is not installed on the {process}: run {how_to_install()}, in the "
-            f"{process}'s environment, and restart it, or leave scheduler_plugin out"
+            f"dask_marsched is not installed on the scheduler: run {how_to_install()}, in the "
+            "scheduler's environment, and restart it, or leave scheduler_plugin out"
         )
     if package == "dask_marsched":
         return (
-            f"dask_marsched on the {process} is of another version than here ({error}): "
-            f"install the same one in both environments and restart the {process}"
+            f"dask_marsched on the scheduler is of another version than here ({error}): "
+            "install the same one in both environments and restart the scheduler"
         )
     return (
-        f"the plugin cannot be loaded on the {process} ({error}): install the module "
-        f"{package or 'named there'} in the {process}'s environment too"
+        f"the plugin cannot be loaded on the scheduler ({error}): install the module "
+        f"{package or 'named there'} in the scheduler's environment too"
     )

@@ -145,5 +145,5 @@ async def _setup_client(
     except ValueError as error:
         logger.error("dask_marsched is off for %s: %s", client.id, error)
     except ImportError as error:
-        reason = explain_missing_module(error, "scheduler")
+        reason = explain_missing_module(error)
         logger.error("dask_marsched is off for %s: %s", client.id, reason)

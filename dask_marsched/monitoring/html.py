@@ -42,12 +42,11 @@ def table(
 ) -> Markup:
     """Return a table; the columns with an index in `numbers` are aligned to the right."""
     right = set(numbers)
-    styles = [_NUMBER if i in right else _CELL for i in range(100)]
 
     def line(name: str, row: Sequence[object]) -> Markup:
-        return element(
-            "tr", *(element(name, c, attributes={"style": styles[i]}) for i, c in enumerate(row))
-        )
+        styles = [_NUMBER if i in right else _CELL for i in range(len(row))]
+        cells = zip(row, styles, strict=True)
+        return element("tr", *(element(name, c, attributes={"style": s}) for c, s in cells))
 
     head = element("thead", line("th", header)) if header else ""
     body = element("tbody", *(line("td", row) for row in rows))

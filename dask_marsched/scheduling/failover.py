@@ -32,7 +32,6 @@ class Failover:
         engine: PlacementEngine,
         clock: Callable[[], float],
     ) -> None:
-        self.scheduler = scheduler
         caught = engine.counters.caught
         self.recoveries = Recoveries(scheduler, engine.counters, clock)
         self._adoption: Adoption | None = None

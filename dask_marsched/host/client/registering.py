@@ -77,7 +77,7 @@ class RegisteringClient(distributed.Client):
             # BaseException: a cancelled start-up must not leave a cluster behind either
             await self._close(fast=True)
             if isinstance(error, ImportError):
-                raise RuntimeError(explain_missing_module(error, "scheduler")) from error
+                raise RuntimeError(explain_missing_module(error)) from error
             raise
         return started
 

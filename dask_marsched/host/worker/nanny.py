@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import logging
 import math
 import os
 from collections.abc import Callable, Sequence
@@ -26,8 +25,6 @@ from dask_marsched.host.replacements import Replacements
 from dask_marsched.store import file_ranges
 from dask_marsched.store.charge import read_charge, unreclaimable_memory
 from dask_marsched.store.segment import SegmentAddress, create_segment
-
-logger = logging.getLogger(__name__)
 
 NAME = "marsched-segment"
 _TIMEOUT = 60.0  # seconds
