@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import math
 import pickle
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
@@ -104,8 +103,8 @@ def median(values: Iterable[float | None]) -> float | None:
 
 def geometric_mean(ratios: Iterable[float]) -> float | None:
     """Return the geometric mean, None for no ratios. Ratios below 0.01 count as 0.01."""
-    logarithms = [math.log(max(value, SMALLEST_RATIO)) for value in ratios]
-    return math.exp(sum(logarithms) / len(logarithms)) if logarithms else None
+    known = [max(value, SMALLEST_RATIO) for value in ratios]
+    return statistics.geometric_mean(known) if known else None
 
 
 def aggregate(measurements: Sequence[Measurement], base: str = STOCK) -> list[Row]:

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, cast
 
 from sortedcontainers import SortedDict, SortedKeyList, SortedList
 
-from dask_marsched.policies.planning.host_shares import HostShares, Share
+from dask_marsched.policies.planning.host_shares import HostShares, Share, units_by_priority
 from dask_marsched.policies.withholding import BINDING_BYTES, Locality, Offer, Priority
 
 
@@ -68,7 +68,7 @@ class UnitQueues:
         self._unit_of: dict[Any, _Unit] = {}
         self._withheld: dict[Any, _Unit] = {}
         self._numbered = 0
-        self._unopened = _units_by_priority()
+        self._unopened = units_by_priority()
         self._at_home: dict[Any, SortedKeyList] = {}
         # Heaps of ready operands; entries no longer withheld, or of another owner, are skipped.
         self._opened: dict[Any, list[tuple[Priority, int, Any]]] = {}
@@ -203,7 +203,7 @@ class UnitQueues:
         self._unopened.add(unit)
         self._shares.enter(unit)
         if unit.home is not None:
-            self._at_home.setdefault(unit.home, _units_by_priority()).add(unit)
+            self._at_home.setdefault(unit.home, units_by_priority()).add(unit)
 
     def _leave_unopened(self, unit: _Unit) -> None:
         self._unopened.remove(unit)
@@ -311,7 +311,3 @@ class UnitQueues:
         if len(self._urgencies) > 1:
             units = [unit for unit in units if unit.head()[0][:2] == urgency]
         return min(units, key=lambda u: (-len(u.ready), u.first, u.number), default=None)
-
-
-def _units_by_priority() -> SortedKeyList:
-    return SortedKeyList(key=lambda unit: (unit.first, unit.number))

@@ -61,6 +61,11 @@ def cut_into_shares(
     return shares
 
 
+def units_by_priority() -> SortedKeyList:
+    """Return an empty list that keeps units in order, the most urgent first."""
+    return SortedKeyList(key=lambda unit: (unit.first, unit.number))
+
+
 class Share:
     """Units that belong on one host."""
 
@@ -68,8 +73,7 @@ class Share:
 
     def __init__(self) -> None:
         self.host: Any | None = None  #: The host that has begun with them, or None.
-        #: Units without an owner, the most urgent first.
-        self.waiting = SortedKeyList(key=lambda unit: (unit.first, unit.number))
+        self.waiting = units_by_priority()  #: Units without an owner.
 
 
 class HostShares:
