@@ -143,10 +143,10 @@ def caught(hook: str, error: Exception) -> None:
         logger.error("%s failed and is left to Dask", hook, exc_info=error)
 
 
-def order_arriving(dsk: Mapping[Key, GraphNode], sizes: ChunkSizes | None = None) -> Any:
+def order_arriving(dsk: Mapping[Key, GraphNode], sizes: ChunkSizes) -> Any:
     """Order the graph that is being read, in the scheduler's offload thread.
 
-    Returns what is prepared of a graph whose sizes are given (`RepeatableOrder.prepared`), or None.
+    Returns what is prepared of it (`RepeatableOrder.prepared`), or None.
     """
     wanted = _wanted.get()
     if wanted is None:
@@ -164,7 +164,7 @@ def order_arriving(dsk: Mapping[Key, GraphNode], sizes: ChunkSizes | None = None
     except Exception as error:
         orders.counters.caught("order", error)
         return None
-    return orders.prepared(dsk, into, sizes) if sizes is not None and plannable else None
+    return orders.prepared(dsk, into, sizes) if plannable else None
 
 
 def order_for(scheduler: Scheduler, dsk: Mapping[Key, GraphNode]) -> dict[Key, int]:

@@ -160,7 +160,7 @@ def _proved(stage: Callable[[Any], Any], nested: Any) -> bool:
     """Return whether results are flox's to the last bit, on random numbers."""
     try:
         with np.errstate(all="ignore"):
-            small = _mapped(nested, _Drawn())
+            small = _mapped(nested, partial(_drawn, np.random.default_rng(0)))
             ours, floxes = _combined(stage, _TRIED_AT_ONCE, small), stage(small)
             return same(ours, floxes) and _strides(ours) == _strides(floxes)
     except Exception:  # whatever is wrong with it, flox combines the task's own data
@@ -171,17 +171,12 @@ def _strides(result: Any) -> list[Any]:
     return [array.strides for array in result["intermediates"]]
 
 
-class _Drawn:
-    """Replaces arrays by a few rows of random numbers, with their layout in memory."""
-
-    def __init__(self) -> None:
-        self._random = np.random.default_rng(0)
-
-    def __call__(self, array: Any) -> Any:
-        between = (min(length, _TRIED_LENGTH) for length in array.shape[1:-1])
-        drawn = np.empty_like(array, shape=(_TRIED, *between, array.shape[-1]))
-        drawn[...] = draw(self._random, drawn.shape, drawn.dtype)
-        return drawn
+def _drawn(random: np.random.Generator, array: Any) -> Any:
+    """Return a few rows of random numbers in place of an array, with its layout in memory."""
+    between = (min(length, _TRIED_LENGTH) for length in array.shape[1:-1])
+    drawn = np.empty_like(array, shape=(_TRIED, *between, array.shape[-1]))
+    drawn[...] = draw(random, drawn.shape, drawn.dtype)
+    return drawn
 
 
 def _mapped(nested: Any, change: Callable[[Any], Any]) -> Any:

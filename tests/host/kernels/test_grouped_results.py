@@ -1,6 +1,7 @@
 """Partial results of flox's groupby reductions are combined as in flox, in little memory."""
 
 import warnings
+from functools import partial
 
 import dask.array as da
 import numpy as np
@@ -11,18 +12,12 @@ from dask_marsched.host.kernels import grouped_results, partial_results
 from dask_marsched.host.kernels.combining import combination, combine
 from dask_marsched.host.kernels.grouped_results import GroupedCombination
 from dask_marsched.host.kernels.partial_results import UnfitError
-from tests.host.kernels.kernel_runs import a_runner, both, peak_memory, run_both, run_graph
+from tests.host.kernels.kernel_runs import both, peak_memory, run_both, run_graph
 
 xr = pytest.importorskip("xarray")
 flox = pytest.importorskip("flox")
 
 STEPS, ROWS, COLUMNS = 24, 280, 240
-
-
-@pytest.fixture
-def runner(monkeypatch):
-    with a_runner(monkeypatch) as made:
-        yield made
 
 
 def dataset(chunks, dtype="f8", missing=0.0):
@@ -206,7 +201,9 @@ def test_a_trial_is_small(monkeypatch):
     sizes = []
 
     def proved(stage, nested):
-        small = grouped_results._mapped(nested, grouped_results._Drawn())
+        small = grouped_results._mapped(
+            nested, partial(grouped_results._drawn, np.random.default_rng(0))
+        )
         sizes.extend(a.shape for part in small for a in part["intermediates"])
         return False
 
@@ -222,13 +219,13 @@ def test_a_trial_is_small(monkeypatch):
 def test_a_trial_that_fails_is_remembered(runner, monkeypatch):
     tried = []
 
-    def failing():
+    def failing(random, array):
         tried.append(True)
         raise ZeroDivisionError
 
     monkeypatch.setattr(grouped_results, "_LEAST_NBYTES", 1)
     monkeypatch.setattr(partial_results, "_proven", {})
-    monkeypatch.setattr(grouped_results, "_Drawn", failing)
+    monkeypatch.setattr(grouped_results, "_drawn", failing)
     task, values = last_stage(reduced(None))
     for _ in range(2):
         with pytest.raises(UnfitError):

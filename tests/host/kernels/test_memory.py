@@ -9,18 +9,11 @@ import pytest
 from dask._task_spec import _execute_subgraph, convert_legacy_graph
 
 from dask_marsched.host.kernels.task_runner import KernelRunner
-from tests.host.kernels.kernel_runs import a_runner
 from tests.kernels.expressions import awake
 
 ELEMENTS = 1 << 17
 FLOATS = 1 + np.random.default_rng(0).random(ELEMENTS)
 SECOND = np.timedelta64(1, "s")
-
-
-@pytest.fixture
-def runner(monkeypatch):
-    with a_runner(monkeypatch) as made:
-        yield made
 
 
 def chain(x, times=2, plus=1.5):

@@ -12,17 +12,11 @@ from dask.sizeof import sizeof
 from dask_marsched.host.graph.result_sizes import chunk_nbytes
 from dask_marsched.host.kernels import partial_results
 from dask_marsched.host.kernels.partial_results import UnfitError, combination, combine
-from tests.host.kernels.kernel_runs import a_runner, peak_memory, run_graph
+from tests.host.kernels.kernel_runs import peak_memory, run_graph
 from tests.sized_runs import arrive
 
 RANDOM = np.random.default_rng(5)
 SIDE = 190
-
-
-@pytest.fixture
-def runner(monkeypatch):
-    with a_runner(monkeypatch) as made:
-        yield made
 
 
 def chunked(dtype="f8", count=6, awkward=False):

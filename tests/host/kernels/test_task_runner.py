@@ -16,7 +16,7 @@ from dask._task_spec import DataNode, Task, TaskRef
 
 from dask_marsched.host.kernels.structure import read
 from dask_marsched.host.kernels.task_runner import KernelRunner
-from tests.host.kernels.kernel_runs import a_runner, run_both
+from tests.host.kernels.kernel_runs import run_both
 from tests.kernels.expressions import awake
 
 SHAPE, CHUNKS = (128, 300), (64, 300)
@@ -64,12 +64,6 @@ EXPRESSIONS = {
     "complex": ((X + 1j * Y).var(), 0),
     "masked": ((da.ma.masked_greater(X, 0.5) * 2 + 1).sum(), 0),
 }
-
-
-@pytest.fixture
-def runner(monkeypatch):
-    with a_runner(monkeypatch) as made:
-        yield made
 
 
 def same(got, wanted):
