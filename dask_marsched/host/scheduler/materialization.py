@@ -143,9 +143,8 @@ def fuse_for(
     finally:
         current.reset(token)
     fusion.count(request)
-    if sizes is None:
-        return dict(left), request.groups, request.bundles
-    left.sizes, left.trees = sizes, request.trees
+    if sizes is not None:
+        left.sizes, left.trees = sizes, request.trees
     return left, request.groups, request.bundles
 
 

@@ -16,6 +16,8 @@ import distributed.scheduler
 import distributed.worker_state_machine
 from tornado.ioloop import IOLoop
 
+from dask_marsched.host.replacements import Replacements
+
 #: Modules that decide by the clock or record it.
 _CLOCKED = (
     "distributed.metrics",  # for modules that are imported only now
@@ -155,26 +157,18 @@ def _clocked_modules() -> list[ModuleType]:
 @contextlib.contextmanager
 def virtual_time(now: Callable[[], float]) -> Iterator[None]:
     """Make ``now`` the clock of distributed and of our plugin in the calling thread."""
-    undo: list[tuple[ModuleType, str, Any]] = []
-
-    def patch(module: ModuleType, name: str, value: Any) -> None:
-        undo.append((module, name, getattr(module, name)))
-        setattr(module, name, value)
-
-    with _patching:
+    with _patching, Replacements() as replaced:
         for module in _clocked_modules():
             for name, (real, clock) in _CLOCKS.items():
                 if vars(module).get(name) is real:
-                    patch(module, name, clock)
-        patch(distributed.worker_state_machine, "TaskState", _TwinTaskState)
-        patch(distributed.scheduler, "version_module", _NO_VERSIONS)
+                    replaced.attribute(module, name, clock)
+        replaced.attribute(distributed.worker_state_machine, "TaskState", _TwinTaskState)
+        replaced.attribute(distributed.scheduler, "version_module", _NO_VERSIONS)
         _virtual.now = now
         try:
             yield
         finally:
             del _virtual.now
-            for module, name, value in reversed(undo):
-                setattr(module, name, value)
 
 
 #: One simulation at a time in a process: two would undo each other's patches in the wrong order.
