@@ -16,11 +16,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from dask._task_spec import GraphNode, Task
+from dask.core import flatten
 
 from dask_marsched.host.kernels.partial_results import (
     UnfitError,
     draw,
-    flat,
     nesting,
     proven,
     raising,
@@ -82,7 +82,7 @@ def combine(node: Any, found: GroupedCombination, values: Mapping[Any, Any]) -> 
     arg = node.args[0]
     nested = arg({key: values[key] for key in arg.dependencies})
     _, _, kwargs = unwrapped(node.func, {})
-    parts = list(flat(nested))
+    parts = list(flatten([nested]))
     arrays, row = _checked(parts, found)
     stage = node.func
     if found.is_last:
@@ -187,7 +187,7 @@ def _mapped(nested: Any, change: Callable[[Any], Any]) -> Any:
 
 def _combined(stage: Callable[[Any], Any], at_once: int, nested: Any) -> Any:
     """Combine as a stage of flox does, with some rows at a time."""
-    count = next(flat(nested))["intermediates"][0].shape[0]
+    count = next(flatten([nested]))["intermediates"][0].shape[0]
     results: list[Any] = []
     for rows in _slices(count, at_once):
         with raising():

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import copy
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -18,6 +18,7 @@ import numpy as np
 from dask._task_spec import GraphNode, Task
 from dask.array.core import _concatenate2
 from dask.array.reductions import mean_agg, mean_combine, moment_agg, moment_combine
+from dask.core import flatten
 from tlz.functoolz import Compose  # type: ignore[import-untyped]  # it has no types
 
 from dask_marsched.host.kernels.piecewise_sums import (
@@ -142,7 +143,7 @@ class _Partials:
 
     def __init__(self, found: Combination, nested: Any) -> None:
         self.found = found
-        parts = list(flat(nested))
+        parts = list(flatten([nested]))
         keys = None
         if found.form != "sum":
             keys = ["n", "total"] if found.form.startswith("mean") else ["total", "n", "M"]
@@ -231,7 +232,7 @@ class _Partials:
         small = drawn(nested)
         ours = copy.copy(self)
         ours.shape = shape
-        ours._take(list(flat(small)))
+        ours._take(list(flatten([small])))
         with np.errstate(all="ignore"):
             return same(ours.combined(), dasks(small))
 
@@ -314,15 +315,6 @@ def raising() -> np.errstate:
     """Raise a FloatingPointError where NumPy would warn."""
     warned = {kind: "raise" for kind, how in np.geterr().items() if how != "ignore"}
     return np.errstate(**warned)  # type: ignore[arg-type]  # the values are known
-
-
-def flat(nested: Any) -> Iterator[Any]:
-    """Yield the elements of nested lists."""
-    if isinstance(nested, list):
-        for inner in nested:
-            yield from flat(inner)
-    else:
-        yield nested
 
 
 def nesting(nested: Any) -> Any:
