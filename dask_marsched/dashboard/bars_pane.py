@@ -45,7 +45,7 @@ class BarsPane(Pane):
             )  # fmt: skip
         self.plot.add_tools(HoverTool(tooltips=list(self.tips)))
         make_legend(self.plot, "below", orientation="horizontal")
-        self.table = make_text(sizing_mode="stretch_width")
+        self.table = make_text()
         self.plots, self.texts = [self.plot], [self.table]
         self.arrange(column(self.plot, self.table, sizing_mode="stretch_both"))
 

@@ -52,7 +52,7 @@ class MemoryPane(Pane):
         self.over_time.y_range.start = 0
         count_bytes(self.over_time.yaxis[0])
         self._lines()
-        self.table = make_text(sizing_mode="stretch_width")
+        self.table = make_text()
         self.plots, self.texts = [self.bars, self.over_time], [self.table]
         self.arrange(column(self.bars, self.over_time, self.table, sizing_mode="stretch_both"))
 

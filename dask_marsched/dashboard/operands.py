@@ -45,7 +45,7 @@ class OperandsPane(Pane):
         self.plot.add_tools(HoverTool(renderers=[line], tooltips=tips, mode="vline"))
         make_legend(self.plot)
         self.plot.legend[0].items.reverse()
-        self.causes = make_text(sizing_mode="stretch_width")
+        self.causes = make_text()
         self.plots, self.texts = [self.plot], [self.causes]
         self.arrange(column(self.plot, self.causes, sizing_mode="stretch_both"), self.choice.select)
 

@@ -38,8 +38,8 @@ class Pane:
         self.scheduler = scheduler
         self.plots: list[Any] = []
         self.texts: list[Any] = []
-        self.heading = make_text(sizing_mode="stretch_width")
-        self.note = make_text(sizing_mode="stretch_width", styles={"font-size": "14px"})
+        self.heading = make_text()
+        self.note = make_text("14px")
         self.note.visible = False
         self.root: Any = None
         self._body: Any = None

@@ -65,7 +65,7 @@ class PlanPane(Pane):
         tips = [("worker", "@name (@share of those sent)"), ("operands", "@operands{0,0}")]
         tips += [(state, f"@{state}{{0,0}}") for state in _COUNTED]
         self.plot.add_tools(HoverTool(renderers=[whole], tooltips=tips))
-        self.legend = make_text(sizing_mode="stretch_width")
+        self.legend = make_text()
         self.plots, self.texts = [self.plot], [self.legend]
         self.arrange(column(self.legend, self.plot, sizing_mode="stretch_both"), self.choice.select)
 

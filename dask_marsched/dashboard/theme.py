@@ -86,10 +86,10 @@ def count_bytes(axis: Any, ticks: int = 5) -> None:
     axis.formatter = NumeralTickFormatter(format="0.[0] b")
 
 
-def make_text(**options: Any) -> Any:
+def make_text(size: str = "13px") -> Any:
     """Return a place for HTML."""
-    styles = {"color": INK, "font-family": "Helvetica, Arial, sans-serif", "font-size": "13px"}
-    return Div(styles={**styles, **options.pop("styles", {})}, **options)
+    font = {"font-family": "Helvetica, Arial, sans-serif", "font-size": size}
+    return Div(styles={"color": INK, **font}, sizing_mode="stretch_width")
 
 
 def make_legend(plot: Any, place: str = "right", **options: Any) -> None:
