@@ -31,6 +31,8 @@ def misfits(shuffles: Any) -> list[str]:
         found.append("shuffles.shuffle_runs._runs is missing")
     if list(inspect.signature(ShardsBuffer.process).parameters)[1:] != ["id", "shards", "size"]:
         found.append("ShardsBuffer.process does not take 'id', 'shards' and 'size'")
+    if list(inspect.signature(ShardsBuffer.write).parameters)[1:] != ["data"]:
+        found.append("ShardsBuffer.write does not take 'data'")
     if list(inspect.signature(ShuffleRun.send).parameters)[1:] != ["address", "shards"]:
         found.append("ShuffleRun.send does not take 'address' and 'shards'")
     if list(inspect.signature(ShuffleRun.receive).parameters)[1:] != ["data"]:
@@ -42,9 +44,9 @@ def bound(worker: Worker, nbytes: int, undo: Replacements) -> None:
     """Bound the buffers of a worker's shuffles, if any, and empty messages after use.
 
     Each of distributed's ten sending tasks, and the writing one, keeps its last message: 355 MiB in
-    a rechunk of 125 MB partitions to two workers, which no buffer accounts for. The bound of each
-    buffer, one gigabyte by default, becomes ``nbytes``, if that is less. A worker's own shards are
-    delivered without a socket.
+    a rechunk of 125 MB partitions to two workers, 98 MB in a shuffle of frames of 16 MB, which no
+    buffer accounts for. The bound of each buffer, one gigabyte by default, becomes ``nbytes``, if
+    that is less. A worker's own shards are delivered without a socket.
     """
     shuffles: Any = worker.plugins.get("shuffle")
     if shuffles is None:
@@ -62,6 +64,7 @@ def bound(worker: Worker, nbytes: int, undo: Replacements) -> None:
                 buffer.process = _emptying(buffer)
                 if isinstance(buffer, CommShardsBuffer):
                     buffer.send = _handing_over(run)
+                    vars(buffer)["write"] = _as_lists(buffer)
         return run
 
     refresh = undo.attribute(runs, "_refresh", refresh_and_patch)
@@ -72,6 +75,7 @@ def _restore_runs(runs: Any) -> None:
     for run in runs._runs:
         for buffer in _buffers(run):
             vars(buffer).pop("process", None)
+            vars(buffer).pop("write", None)
             if isinstance(buffer, CommShardsBuffer):
                 buffer.send = run.send
 
@@ -80,11 +84,23 @@ def _buffers(run: Any) -> list[Any]:
     return [buffer for name in _BUFFERS if (buffer := getattr(run, name, None)) is not None]
 
 
+def _as_lists(buffer: Any) -> Any:
+    """Return `ShardsBuffer.write` of messages that can be emptied once they are sent."""
+    stock = buffer.write
+
+    async def write(data: dict[str, tuple[Any, Any]]) -> None:
+        messages = {address: list(message) for address, message in data.items()}
+        data.clear()  # its thread keeps it while it waits for room
+        await stock(messages)
+
+    return write
+
+
 def _emptying(buffer: Any) -> Any:
     """Return `ShardsBuffer.process` that clears its argument afterwards."""
     stock = buffer.process
     # A sending task holds its list of messages and the last of them: a partition's number and
-    # pieces. The writing task holds a list of pieces.
+    # its pieces, or bytes. The writing task holds a list of pieces.
     sends = isinstance(buffer, CommShardsBuffer)
 
     async def process(id: str, shards: list[Any], size: int) -> None:
@@ -92,9 +108,9 @@ def _emptying(buffer: Any) -> Any:
             await stock(id, shards, size)
         finally:
             if sends:
-                for _, pieces in shards:
-                    if isinstance(pieces, list):  # bytes for dataframes
-                        pieces.clear()
+                for message in shards:
+                    if isinstance(message, list):  # not if it was written before `bound`
+                        message.clear()
             shards.clear()
 
     return process

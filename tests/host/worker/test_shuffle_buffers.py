@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import weakref
 
 import dask
@@ -12,6 +13,7 @@ from distributed import Event, Worker
 from distributed.shuffle._buffer import ShardsBuffer
 from distributed.shuffle._core import ShuffleRun
 from distributed.shuffle._rechunk import ArrayRechunkRun
+from distributed.shuffle._shuffle import DataFrameShuffleRun
 from distributed.utils_test import async_poll_for, gen_cluster
 
 from dask_marsched.host.replacements import Replacements
@@ -62,6 +64,43 @@ async def test_sent_shards_are_released_during_the_shuffle(c, s, a, b, monkeypat
     assert (await result == sum(range(ROWS))).all()
     undo.close()
     assert "_refresh" not in vars(a.plugins["shuffle"].shuffle_runs)
+
+
+def frame(number):
+    """Make a partition; the last one not before it is told to."""
+    if number == ROWS - 1:
+        Event("go").wait()
+    import pandas as pd
+
+    return pd.DataFrame({"k": np.arange(1000), "n": number})
+
+
+@gen_cluster(client=True)
+async def test_sent_bytes_of_frames_are_released_during_the_shuffle(c, s, a, b, monkeypatch):
+    dd = pytest.importorskip("dask.dataframe")
+    made = []
+    stock = DataFrameShuffleRun._shard_partition
+
+    def noted(self, *args, **kwargs):
+        out = stock(self, *args, **kwargs)
+        made.extend(content for _, content in out.values())
+        return out
+
+    monkeypatch.setattr(DataFrameShuffleRun, "_shard_partition", noted)
+    undo = Replacements()
+    for worker in (a, b):
+        shuffle_buffers.bound(worker, 1 << 60, undo)
+    rows = dd.from_map(frame, range(ROWS), meta=frame(0))
+    with dask.config.set({"dataframe.shuffle.method": "p2p"}):
+        result = c.compute(rows.shuffle("k").n.sum())
+    await async_poll_for(lambda: len(made) == 2 * (ROWS - 1), timeout=10)
+    # One reference is that of the list, the other that of the call.
+    await async_poll_for(
+        lambda: all(sys.getrefcount(made[i]) == 2 for i in range(len(made))), timeout=10
+    )
+    await Event("go").set()
+    assert await result == 1000 * sum(range(ROWS))
+    undo.close()
 
 
 @gen_cluster(client=True)
@@ -116,12 +155,14 @@ async def test_another_distributed_is_noticed(s, a):
     assert shuffle_buffers.misfits(shuffles) == []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ShardsBuffer, "process", lambda self, shards: None)
+        patch.setattr(ShardsBuffer, "write", lambda self, shards: None)
         patch.setattr(ShuffleRun, "send", lambda self, shards: None)
         patch.setattr(ShuffleRun, "receive", lambda self, shards: None)
         patch.delattr(shuffles, "memory_limiter_disk")
         assert shuffle_buffers.misfits(shuffles) == [
             "shuffles.memory_limiter_disk.limit is missing",
             "ShardsBuffer.process does not take 'id', 'shards' and 'size'",
+            "ShardsBuffer.write does not take 'data'",
             "ShuffleRun.send does not take 'address' and 'shards'",
             "ShuffleRun.receive does not take 'data'",
         ]
