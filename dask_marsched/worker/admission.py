@@ -312,7 +312,7 @@ class Admission:
         left = held < self._held_seen - _SMALL * quota.limit
         if exact or left or now - self._observed > age:
             self._observed, self._held_seen = now, held
-            resident = self.host.resident_memory()
+            resident = self.host.resident_memory(self._watching or 4 * quota.free < quota.limit)
             counted = resident if self.host.counts_unmanaged() else held
             quota.observe(counted, held, self.host.transfers())
             self._footprints.settle(resident - held, not (quota.grants or quota.transfers))

@@ -23,7 +23,7 @@ from distributed.worker_state_machine import RescheduleEvent, TaskState, Unpause
 
 from dask_marsched.host.contract import demand
 from dask_marsched.host.replacements import Replacements, weakly
-from dask_marsched.host.worker import contract, shuffle_buffers
+from dask_marsched.host.worker import allocators, contract, shuffle_buffers
 from dask_marsched.host.worker.data import WorkerStore
 from dask_marsched.host.worker.input_release import (
     InputReleasingTask,
@@ -106,6 +106,7 @@ class WorkerAdapter:
         self._stock_execute = undo.attribute(worker, "execute", self._execute)
         get_data = weakly(self._get_data)
         self._stock_get_data = undo.entry(worker.handlers, "get_data", get_data)
+        allocators.release_before_pauses(worker, undo)
         self.installed = True
 
     async def uninstall(self) -> None:
@@ -136,8 +137,10 @@ class WorkerAdapter:
         """The worker's memory limit, bytes; 0 without one."""
         return self.worker.memory_manager.memory_limit or 0
 
-    def resident_memory(self) -> int:
-        """Return the memory of the process, bytes, as distributed measures it."""
+    def resident_memory(self, reclaim: bool = False) -> int:
+        """Return the bytes of the process, as distributed has it; `reclaim` unused ones first."""
+        if reclaim:
+            allocators.release_unused()
         return int(self.worker.monitor.get_process_memory())
 
     def counts_unmanaged(self) -> bool:

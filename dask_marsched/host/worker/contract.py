@@ -42,6 +42,7 @@ _FUNCTIONS: dict[str, tuple[str, ...]] = {
     "worker.get_data": ("comm", "keys", "who", "serializers"),
     "worker.handle_stimulus": ("stims",),
     "worker.log_event": ("topic", "msg"),
+    "worker.memory_manager._maybe_pause_or_unpause": ("worker", "memory"),
     "worker.monitor.get_process_memory": (),
     "worker.state.handle_stimulus": ("stims",),
     "worker.state._next_ready_task": (),

@@ -1,0 +1,45 @@
+"""Memory that Arrow has freed but keeps does not count where memory is short."""
+
+import pytest
+from distributed.core import Status
+
+from tests.harness import planned_cluster
+from tests.worker.quota import MB, ONE, admission_of, with_quota
+
+pyarrow = pytest.importorskip("pyarrow")
+GB = 1000 * MB
+
+
+def with_unused_memory(worker, monkeypatch, used, unused):
+    """Have the process take so many bytes, some of which Arrow keeps unused."""
+    kept = [unused]
+
+    class Pool:
+        def release_unused(self):
+            kept[0] = 0
+
+    monkeypatch.setattr(pyarrow, "default_memory_pool", Pool)
+    monkeypatch.setattr(worker.monitor, "get_process_memory", lambda: used + kept[0])
+
+
+@planned_cluster(ONE, plugin=with_quota, worker_kwargs={"memory_limit": GB})
+async def test_a_worker_is_paused_only_for_memory_in_use(c, s, a, monkeypatch):
+    with_unused_memory(a, monkeypatch, used=500 * MB, unused=400 * MB)
+    await a.memory_manager.memory_monitor(a)
+    assert a.status is Status.running
+    with_unused_memory(a, monkeypatch, used=900 * MB, unused=0)
+    await a.memory_manager.memory_monitor(a)
+    assert a.status is Status.paused
+    with_unused_memory(a, monkeypatch, used=500 * MB, unused=400 * MB)
+    await a.memory_manager.memory_monitor(a)
+    assert a.status is Status.running
+
+
+@planned_cluster(ONE, plugin=with_quota, worker_kwargs={"memory_limit": GB})
+async def test_the_quota_counts_only_memory_in_use(c, s, a, monkeypatch):
+    with_unused_memory(a, monkeypatch, used=500 * MB, unused=200 * MB)
+    admission = admission_of(a)
+    admission._refresh(exact=True)
+    assert admission.quota.free < 100 * MB
+    admission._refresh(exact=True)  # memory is short by now
+    assert admission.quota.free > 200 * MB
