@@ -68,14 +68,14 @@ class PlacementEngine:
 
     @guarded(dict)
     def hints_for(self, ts: TaskState) -> dict[str, Any]:
-        """Return the hints that a worker gets with a task: size of its result, whether to share."""
+        """Return the hints that a worker gets with a task (see `task_hints.hints`)."""
         nbytes = self.planner.known_nbytes.get(ts.key) if self.settings.quota_enabled else None
         shared = (
             self.settings.store_shared
             and self._expected_nbytes(ts) >= LEAST_SHARED
             and snapshot.read_elsewhere(ts, self._expected_nbytes, self.policies.withholding.owner)
         )
-        return task_hints.hints(nbytes, shared)
+        return task_hints.hints(nbytes, shared, suspicious=ts.prefix.suspicious > 0)
 
     def _expected_nbytes(self, ts: TaskState) -> float:
         """Return the known or expected bytes of a result, 0 if there is no estimate."""

@@ -17,7 +17,7 @@ from dask_marsched.config import Settings
 from dask_marsched.fallbacks.counters import Counters
 from dask_marsched.fallbacks.guard import guarded
 from dask_marsched.host.contract import NotApplicable
-from dask_marsched.host.scheduler.task_hints import known_nbytes
+from dask_marsched.host.scheduler.task_hints import is_suspicious, known_nbytes
 from dask_marsched.host.worker.adapter import LEAVE_TO_DASK, WorkerAdapter
 from dask_marsched.host.worker.data import WorkerStore
 from dask_marsched.host.worker.peak_memory import PeakMeter
@@ -35,7 +35,8 @@ _WATCH = 0.2
 #: Operands below this share of the limit are measured this many times only: a measurement takes
 #: 0.2 ms, and an error in a few of them does no harm.
 _SMALL, _MEASURED = 1 / 64, 3
-#: From this share of the limit on, operands of a kind that was never measured run one at a time.
+#: From this share of the limit on, and where a worker has died of one, operands of a kind that was
+#: never measured run one at a time.
 _UNTRIED = 1 / 16
 #: Share of the limit for each of the two buffers of distributed's shuffles.
 _SHUFFLES = 0.1
@@ -107,7 +108,7 @@ class Admission:
             return None
         kind = _kind(first)
         need = self._need(first, kind)
-        if self.has_half_free() and need.total < _UNTRIED * self.quota.limit:
+        if self.has_half_free() and not self._is_risky(first, need):
             self.quota.grant(MemoryRequest(first.key, need))
             return self._admit(first, kind)
         return self._choose_among(chain([first], queue))
@@ -120,7 +121,7 @@ class Admission:
             for ts in queue:
                 kind = _kind(ts)
                 request = MemoryRequest(ts.key, self._need(ts, kind))
-                if self._is_being_tried(kind, request.need):
+                if self._is_being_tried(ts, kind, request.need):
                     self._watch()
                     continue
                 asked[ts.key] = ts, kind, request
@@ -142,15 +143,22 @@ class Admission:
         self.counts["admitted"] += 1
         return ts
 
-    def _is_being_tried(self, kind: OperandKind, need: MemoryNeed) -> bool:
+    def _is_risky(self, ts: TaskState, need: MemoryNeed) -> bool:
+        """Whether an operand may need much, or a worker has died of one like it."""
+        return need.total >= _UNTRIED * self.quota.limit or is_suspicious(ts)
+
+    def _is_being_tried(self, ts: TaskState, kind: OperandKind, need: MemoryNeed) -> bool:
         """Whether to wait until another operand of the same kind has been measured."""
         if (
-            need.total < _UNTRIED * self.quota.limit
+            not self._is_risky(ts, need)
             or not self._meter.available
             or self.needs.is_measured(kind)
         ):
             return False
-        if kind.prefix not in self._footprints.prefixes() or self._stuck():
+        running = self._footprints.prefixes()
+        if is_suspicious(ts):  # then those that are about to start count as well
+            running |= {other.prefix for other in self.host.state.executing}
+        if kind.prefix not in running or self._stuck():
             return False
         self.counts["untried"] += 1
         return True

@@ -6,7 +6,8 @@ import operator
 import numpy as np
 import pytest
 from distributed import Event, Future, wait, worker_client
-from distributed.utils_test import async_poll_for
+from distributed.scheduler import TaskPrefix
+from distributed.utils_test import async_poll_for, inc
 
 from dask_marsched.policies.memory_needs import OperandKind
 from dask_marsched.policies.quota import MemoryNeed, MemoryRequest
@@ -71,6 +72,23 @@ async def test_the_first_operand_of_a_kind_runs_alone(c, s, a):
     assert [ts.key for ts in a.state.executing] == ["gated-1"]
     await Event("gate").set()
     await wait([first, second])
+    found = counts_of(a)
+    assert found["deferrals"] == found["forced"] == 0
+
+
+@planned_cluster(TWO_THREADS, plugin=with_quota)
+async def test_what_a_worker_has_died_of_runs_alone_until_it_is_measured(c, s, a):
+    if not admission_of(a)._meter.available:
+        pytest.skip("this kernel does not tell")
+    leave_free(a, 400 * MB)
+    s.task_prefixes["gated"] = TaskPrefix("gated")
+    s.task_prefixes["gated"].suspicious = 1
+    futures = [c.submit(gated, "gate", key=f"gated-{n}", nbytes=8) for n in range(2)]
+    assert await c.submit(inc, 1) == 2  # another kind goes first
+    await async_poll_for(lambda: counts_of(a)["untried"] >= 1, 5)
+    assert [ts.key for ts in a.state.executing] == ["gated-0"]
+    await Event("gate").set()
+    await wait(futures)
     found = counts_of(a)
     assert found["deferrals"] == found["forced"] == 0
 
