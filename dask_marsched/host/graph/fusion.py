@@ -95,9 +95,10 @@ def fuse_as_before(
 
 
 def _joined(groups: Mapping[Key, list[Key]], dsk: Mapping[Key, GraphNode]) -> dict[Key, GraphNode]:
-    fused = {head: join(head, members[:-1], dsk) for head, members in groups.items()}
     gone = {key for members in groups.values() for key in members[:-1]}
-    return {key: fused.get(key, node) for key, node in dsk.items() if key not in gone}
+    left = {key: node for key, node in dsk.items() if key not in gone}
+    left.update((head, join(head, members[:-1], dsk)) for head, members in groups.items())
+    return left
 
 
 class GraphFusion(ArrivingGraphs):
@@ -147,9 +148,9 @@ class GraphFusion(ArrivingGraphs):
                     dsk, request.bundles, keys, found = with_bundles, bundles, others, other
                     request.chosen = chosen
         groups: dict[Key, list[Key]] = {}
-        for key, place in zip(keys, found.heads, strict=True):
-            if keys[place] != key:
-                groups.setdefault(keys[place], []).append(key)
+        for i, place in enumerate(found.heads):
+            if place != i:
+                groups.setdefault(keys[place], []).append(keys[i])
         if not groups:
             return dsk
         for head, members in groups.items():
@@ -157,9 +158,10 @@ class GraphFusion(ArrivingGraphs):
             request.originals.update((key, dsk[key]) for key in members)
         left = _joined(groups, dsk)
         for head, members in groups.items():
-            steps = _branching_steps(members, dsk)
-            if len(left[head].dependencies) > max(map(len, steps.values())):
-                request.trees.update(steps)
+            if (count := len(left[head].dependencies)) > 1:  # others have no branches
+                steps = _branching_steps(members, dsk)
+                if count > max(map(len, steps.values())):
+                    request.trees.update(steps)
         request.groups = groups
         return left
 
@@ -180,8 +182,9 @@ class GraphFusion(ArrivingGraphs):
         every, some = request.annotations.get("retries"), annotations.get("retries", {})
         roles, uncertain = bytearray(), bytearray()
         for key in keys:
+            node = dsk.get(key)
             # Tasks that the scheduler already has stay: they may be in memory or running.
-            fit = joinable(dsk[key]) if key in dsk and key not in known else fused_tasks.ALONE
+            fit = fused_tasks.ALONE if node is None or key in known else joinable(node)
             if fit == fused_tasks.UNCERTAIN and (every or some.get(key)):
                 fit = fused_tasks.ALONE  # a retry would run the steps before it again
             if fit == fused_tasks.ALONE:

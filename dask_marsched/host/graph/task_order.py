@@ -62,19 +62,15 @@ def repeatable_order(dsk: Mapping[Key, GraphNode]) -> dict[Key, int]:
     keys, inputs = as_they_come(apart)
     first = canonical(keys, inputs)
     numbered = inputs.renumbered(first)
-    kinds = bytes([_kind(apart.get(keys[i])) for i in first])
-    order = _order(kinds, numbered.starts, numbered.flat)
-    return {key: order[k] for k, i in enumerate(first) if (key := keys[i]) in dsk}
+    kinds = [_DATA if isinstance(node, DataNode) else _CALL for node in apart.values()]
+    kinds += [_ABSENT] * (len(keys) - len(kinds))
+    order = _order(bytes([kinds[i] for i in first]), numbered.starts, numbered.flat)
+    own = len(dsk)  # whose keys are the first
+    return {keys[i]: place for i, place in zip(first, order, strict=True) if i < own}
 
 
 #: Kinds of tasks for Dask's order: not in the graph, literal data, others.
 _ABSENT, _DATA, _CALL = range(3)
-
-
-def _kind(node: GraphNode | None) -> int:
-    if node is None:
-        return _ABSENT
-    return _DATA if isinstance(node, DataNode) else _CALL
 
 
 @memoized
