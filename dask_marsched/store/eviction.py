@@ -16,6 +16,7 @@ from dask.typing import Key
 from zict.common import NoDefault, locked, nodefault
 
 from dask_marsched.store.buffers import Buffers
+from dask_marsched.store.compact_views import compact
 from dask_marsched.store.spill_tier import SpillTier
 
 #: Returns when a key is needed next, greater for later, or None if unknown.
@@ -161,7 +162,7 @@ class SpillingBuffer(zict.Buffer[Key, object]):
         """Store a key without evicting others."""
         if key in self.slow:  # `zict` does without this look, by an exception for each new key
             del self.slow[key]
-        self.fast.set_noevict(key, value)
+        self.fast.set_noevict(key, compact(value))
 
     def __getitem__(self, key: Key) -> object:
         """Return a value; one read from disk is promoted if allowed."""
