@@ -304,7 +304,7 @@ def candidate(
         held,
         (len(ws.processing) - len(ws.long_running)) / nthreads,
         ws.nbytes / ws.memory_limit if ws.memory_limit else float(ws.nbytes),
-        ws.occupancy / nthreads if backlog else 0.0,
+        expected_work(ws) / nthreads if backlog else 0.0,
         met,
     )
 
@@ -341,6 +341,18 @@ def duration(ts: TaskState) -> float | None:
 def busy_for(ws: WorkerState) -> float:
     """Return for how many seconds all threads of a worker had been busy at its last heartbeat."""
     return min(ws.executing.values()) if len(ws.executing) >= ws.nthreads else 0.0
+
+
+def expected_work(ws: WorkerState) -> float:
+    """Return the seconds of work on a worker, without tasks of which no duration is known.
+
+    Dask takes each of these for half a second, a guess that is worth no transfer: where they are
+    long, work stealing moves what waits behind them.
+    """
+    s: Any = ws.scheduler
+    kinds = ((s.task_prefixes[name], count) for name, count in ws.task_prefix_count.items())
+    guessed = sum(n for kind, n in kinds if kind.duration_average < 0 and kind.max_exec_time <= 0)
+    return float(max(0.0, ws.occupancy - guessed * s.UNKNOWN_TASK_DURATION))
 
 
 def mean_nbytes(ts: TaskState) -> float:
