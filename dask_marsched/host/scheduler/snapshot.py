@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from dask._task_spec import Task
 from distributed.core import Status
-from distributed.scheduler import TaskState, WorkerState
+from distributed.scheduler import TaskGroup, TaskState, WorkerState
 
 from dask_marsched.core.graph import NO_HOME, Edges, OperandGraph
 from dask_marsched.core.plan import WorkerSlot
@@ -344,19 +344,25 @@ def busy_for(ws: WorkerState) -> float:
 
 
 def expected_work(ws: WorkerState) -> float:
-    """Return the seconds of work on a worker, without tasks of which no duration is known.
+    """Return the seconds of work on a worker, by what other tasks of the same layers have taken.
 
-    Dask takes each of these for half a second, a guess that is worth no transfer: where they are
-    long, work stealing moves what waits behind them.
+    Tasks of layers of which none has ended count as nothing: a guess is worth no transfer, and
+    where they are long, work stealing moves what waits behind them. The mean of a prefix, as Dask
+    has it, is such a guess, too: a slice and a merge that was joined into one are both ``getitem``.
     """
-    s: Any = ws.scheduler
-    kinds = ((s.task_prefixes[name], count) for name, count in ws.task_prefix_count.items())
-    guessed = sum(n for kind, n in kinds if kind.duration_average < 0 and kind.max_exec_time <= 0)
-    return float(max(0.0, ws.occupancy - guessed * s.UNKNOWN_TASK_DURATION))
+    return sum(_mean_duration(ts.group) for ts in ws.processing if ts not in ws.long_running)
+
+
+def _mean_duration(group: TaskGroup) -> float:
+    done = _ended(group.states)
+    return group.all_durations["compute"] / done if done else 0.0
 
 
 def mean_nbytes(ts: TaskState) -> float:
     """Return the mean bytes of results of tasks of the same prefix; inf if there is none."""
-    prefix = ts.prefix
-    done = sum(prefix.states.get(state, 0) for state in ("memory", "released", "forgotten"))
-    return prefix.nbytes_total / done if done else float("inf")
+    done = _ended(ts.prefix.states)
+    return ts.prefix.nbytes_total / done if done else float("inf")
+
+
+def _ended(states: Mapping[Any, int]) -> int:
+    return sum(states.get(state, 0) for state in ("memory", "released", "forgotten"))
