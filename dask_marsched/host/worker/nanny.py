@@ -185,7 +185,13 @@ def restart_patiently(
         # Ends early if the nanny closes, or its user restarts it.
         while _is_between_processes(nanny) and monotonic() < until:
             idle, began = idle_seconds(), monotonic()
-            await asyncio.sleep(_LOOK)
+            try:
+                await asyncio.sleep(_LOOK)
+            except asyncio.CancelledError:
+                # distributed would log that as an error
+                if nanny.status == Status.closed:
+                    return
+                raise
             if idle_seconds() - idle >= _LEAST_IDLE * (monotonic() - began):
                 break
 

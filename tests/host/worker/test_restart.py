@@ -1,5 +1,6 @@
 """When nannies start the process that follows one that died."""
 
+import asyncio
 from types import SimpleNamespace
 
 import pytest
@@ -60,6 +61,18 @@ async def test_a_closing_nanny_does_not_wait(status):
     nanny = Dead()
     nanny.status = status
     assert await looks(nanny, "rest") == 1
+
+
+@pytest.mark.parametrize("status", [Status.closed, Status.running])
+async def test_a_nanny_that_closes_meanwhile_logs_no_error(status):
+    nanny = Dead()
+    restart_patiently(nanny, Replacements(), lambda: 0)
+    waiting = asyncio.create_task(nanny._unregister())
+    await asyncio.sleep(0)
+    nanny.status = status
+    waiting.cancel()  # as a closing nanny does; distributed logs what is raised here
+    await asyncio.wait([waiting])
+    assert waiting.cancelled() == (status != Status.closed)
 
 
 async def test_a_nanny_with_a_new_process_does_not_wait():
