@@ -9,6 +9,7 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator, MutableMapping
 from dataclasses import dataclass
 from functools import partial
+from operator import itemgetter
 from typing import Any, Literal, TypeGuard
 
 import numpy as np
@@ -26,8 +27,7 @@ from dask_marsched.store.frames import (
     to_frames,
     to_pieces,
 )
-from dask_marsched.store.identities import IdentityMap
-from dask_marsched.store.mapping import Mapping
+from dask_marsched.store.mapping import Mapping, frame_offsets
 from dask_marsched.store.spill_file import SpilledFrames, SpillFile, SpillFileFull
 
 #: Smallest array whose place in memory is recorded, bytes.
@@ -67,8 +67,8 @@ class SpillTier(MutableMapping[Key, object]):
         # The bound is one of the disk, so that chunks mapped back count as well.
         self._file = SpillFile(directory, max_weight)
         self.entries: dict[Key, Entry] = {}
-        # By array: the entry from which it was mapped, the mapping, and its layout then.
-        self._origins: IdentityMap[tuple[Entry, Mapping, _Layout]] = IdentityMap()
+        # By address: a mapping while it exists, and the entry that it shows.
+        self._mapped: dict[int, tuple[weakref.ref[Mapping], Entry]] = {}
         # By address and length: an array, an entry with the same bytes while it exists, and its
         # layout. Changed only in atomic steps, as finalizers change it too.
         self._places: dict[tuple[int, int], tuple[weakref.ref[NDArray[Any]], Entry, _Layout]] = {}
@@ -129,8 +129,10 @@ class SpillTier(MutableMapping[Key, object]):
         unpacked = decompress({"compression": entry.codecs}, frames)
         with context_meter.meter("deserialize"):
             value = from_frames(entry.header, unpacked)
-            if mapping is not None and not any(entry.codecs) and is_plain_array(value):
-                self._origins.set(value, (entry, mapping, _layout(value)))
+            if mapping is not None and not any(entry.codecs):
+                # Called before the address is free, as in `_note`.
+                forget = partial(self._mapped.pop, mapping.address)
+                self._mapped[mapping.address] = weakref.ref(mapping, forget), entry
                 self._note(value, entry)
         _remember(entry, value)
         return value
@@ -138,30 +140,36 @@ class SpillTier(MutableMapping[Key, object]):
     def write(self, key: Key, value: object) -> Entry:
         """Write an object; raise PickleError, MaxSpillExceeded (beyond the bound) or OSError."""
         # The entry has no key yet, and its space is freed with it.
-        entry = self._unchanged(value) or self._on_disk(value)
-        if entry is None:
-            try:
-                entry = self._write(key, value)
-            except Exception as error:
-                # The traceback and its frames are a cycle. Python 3.12.1 crashes when it collects
-                # one with memory views, whose memory would not be free before.
-                traceback.clear_frames(error.__traceback__)
-                raise
-            self._note(value, entry)
-        else:
-            self.counters["unchanged"] += 1
-            self.counters["unchanged_bytes"] += entry.weight.disk
+        try:
+            entry = self._write(key, value)
+        except Exception as error:
+            # The traceback and its frames are a cycle. Python 3.12.1 crashes when it collects
+            # one with memory views, whose memory would not be free before.
+            traceback.clear_frames(error.__traceback__)
+            raise
         _remember(entry, value)
         return entry
 
-    def _unchanged(self, value: object) -> Entry | None:
-        origin = self._origins.get(value)
-        if origin is None:
+    def _unchanged(self, header: bytes, frames: list[memoryview]) -> Entry | None:
+        """Return the entry from which an object was mapped, if it would be written alike."""
+        # Of any object, as a dictionary of arrays: what it would write tells where it is.
+        lengths = tuple(frame.nbytes for frame in frames)
+        offsets, nbytes = frame_offsets(lengths)
+        if not nbytes:
             return None
-        entry, mapping, layout = origin
-        return None if layout != _layout(value) or mapping.modified() else entry
+        _, offset, largest = max(zip(lengths, offsets, frames, strict=True), key=itemgetter(0))
+        reference, entry = self._mapped.get(_address(largest) - offset, (None, None))
+        mapping = reference and reference()
+        if not mapping or not entry or (header, lengths) != (entry.header, entry.frames.lengths):
+            return None
+        for frame, mapped in zip(frames, mapping.frames(lengths), strict=True):
+            # Small frames are made anew: the part of a pickle that is no buffer.
+            is_same = frame.nbytes < _LEAST_NOTED and frame == mapped
+            if not is_same and _address(frame) != _address(mapped):
+                return None
+        return None if mapping.modified() else entry
 
-    def _on_disk(self, value: object) -> Entry | None:
+    def _on_disk(self, value: object, frames: list[memoryview]) -> Entry | None:
         """Return an entry with the bytes of an array that is another array's memory."""
         # `map_overlap` makes many such slices. The bytes are compared: either may have changed.
         if not self._is_noted(value):
@@ -171,7 +179,7 @@ class SpillTier(MutableMapping[Key, object]):
             return None
         array, entry, layout = written
         is_same = array() is not None and layout == _layout(value)
-        return entry if is_same and entry.frames.holds(to_frames(value)[1]) else None
+        return entry if is_same and entry.frames.holds(frames) else None
 
     def _note(self, value: object, entry: Entry) -> None:
         """Record that an entry holds the bytes at an array's place in memory."""
@@ -199,6 +207,11 @@ class SpillTier(MutableMapping[Key, object]):
                     header, whole = to_frames(value)
                     pieces = None
             if pieces is None:
+                entry = self._unchanged(header, whole) or self._on_disk(value, whole)
+                if entry is not None:
+                    self.counters["unchanged"] += 1
+                    self.counters["unchanged_bytes"] += entry.weight.disk
+                    return entry
                 codecs = self._compress(whole)
                 lengths, frames = tuple(f.nbytes for f in whole), [[f] for f in whole]
         except Exception as error:
@@ -214,7 +227,9 @@ class SpillTier(MutableMapping[Key, object]):
         self.counters["written"] += 1
         self.counters["written_bytes"] += nbytes
         weight = SpilledSize(safe_sizeof(value), nbytes)
-        return Entry(header, tuple(codecs), spilled, weight, [])
+        entry = Entry(header, tuple(codecs), spilled, weight, [])
+        self._note(value, entry)
+        return entry
 
     def _compress(self, frames: list[memoryview]) -> list[str | None]:
         codecs: list[str | None] = [None] * len(frames)
@@ -222,6 +237,11 @@ class SpillTier(MutableMapping[Key, object]):
             codecs[i], smaller = maybe_compress(frame, compression=self.compression)
             frames[i] = memoryview(smaller).cast("B")
         return codecs
+
+
+def _address(frame: memoryview) -> int:
+    address: int = np.frombuffer(frame, np.uint8).__array_interface__["data"][0]
+    return address
 
 
 def _place(array: NDArray[Any]) -> tuple[int, int]:

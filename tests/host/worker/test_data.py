@@ -1,5 +1,6 @@
 """The store against distributed's own `SpillBuffer`: one contract, run on both."""
 
+import copy
 import gc
 import random
 import sys
@@ -10,6 +11,7 @@ from types import SimpleNamespace
 
 import dask
 import numpy as np
+import pandas as pd
 import pytest
 from distributed import wait
 from distributed.spill import MaxSpillExceeded, PickleError, SpillBuffer
@@ -240,6 +242,47 @@ def test_unmodified_arrays_are_not_written_again(store):
         assert store["a"].sum() == N // 8
     counters = store.slow.counters
     assert (counters["written"], counters["unchanged"], counters["read"]) == (1, 2, 3)
+
+
+@pytest.mark.parametrize("kind", [dict, list, pd.DataFrame])
+def test_unmodified_collections_of_arrays_are_not_written_again(store, kind):
+    names = {"sums": 0, "counts": 1}
+    arrays = {name: array(i) for name, i in names.items()}
+    store["a"] = arrays if kind is dict else kind([*arrays.values()])
+    expected = kind(store["a"])
+    store.evict()
+    for _ in range(2):
+        assert same(store["a"], expected)
+        store.evict()
+    counters = store.slow.counters
+    assert (counters["written"], counters["unchanged"]) == (1, 2)
+    value = store["a"]
+    if kind is pd.DataFrame:
+        value.iloc[-1, 1] = 7
+    else:
+        value["counts" if kind is dict else 1][-1] = 7
+    expected = copy.deepcopy(value)
+    del value
+    store.evict()
+    assert same(store["a"], expected)
+    assert counters["written"] == 2
+
+
+@pytest.mark.parametrize("change", ["other key", "exchanged", "added"])
+def test_collections_of_unmodified_arrays_are_written_if_they_changed(store, change):
+    store["a"] = {"sums": array(0), "counts": array(1)}
+    store.evict()
+    value = store["a"]
+    if change == "other key":
+        value["means"] = value.pop("counts")
+    elif change == "exchanged":
+        value["sums"], value["counts"] = value["counts"], value["sums"]
+    else:
+        value["more"] = array(2)
+    expected = dict(value)
+    store.evict()
+    assert same(store["a"], expected)
+    assert store.slow.counters["written"] == 2
 
 
 def test_a_view_of_a_spilled_array_is_not_written(store):
