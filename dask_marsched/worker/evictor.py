@@ -5,12 +5,18 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Collection
+from concurrent.futures import Executor
 from typing import Any
 
 from dask.typing import Key
+from distributed import Worker
+from distributed.core import context_meter_to_server_digest
+from distributed.metrics import context_meter
+from distributed.utils import run_in_executor_with_context
 
 from dask_marsched.fallbacks.counters import Counters
 from dask_marsched.host.worker.adapter import WorkerAdapter
+from dask_marsched.host.worker.data import WorkerStore
 from dask_marsched.policies.eviction import Resident, coldest
 
 #: Seconds between a failed eviction, for example to a full disk, and the next attempt.
@@ -69,7 +75,8 @@ class Evictor:
         """Write the results that share memory; return whether all could be written."""
         loop, store = asyncio.get_running_loop(), self.host.store
         for key in victim.keys:
-            nbytes = await loop.run_in_executor(self.host.disk, store.evict, key)
+            with context_meter.clear_callbacks():  # of the task or request that needs the room
+                nbytes = await _write(self.host.worker, self.host.disk, store, key)
             if nbytes < 0:
                 self.counts["failed_evictions"] += 1
                 self._not_before = time.monotonic() + _RETRY
@@ -84,3 +91,8 @@ class Evictor:
     def _end(self, victim: Resident) -> None:
         self._leaving -= victim.nbytes
         self._under_way.difference_update(victim.keys, victim.staying)
+
+
+@context_meter_to_server_digest("memory-monitor")
+async def _write(worker: Worker, disk: Executor, store: WorkerStore, key: Key) -> int:
+    return await run_in_executor_with_context(disk, store.evict, key)

@@ -46,6 +46,8 @@ async def test_cold_results_are_evicted_to_make_room(c, s, a):
     found = counts_of(a)
     assert found["evictions"] >= 1
     assert found["evicted_bytes"] >= 10 * MB
+    # As when distributed spills; it is sent to the scheduler with the next heartbeat.
+    assert a.digests_total["memory-monitor", "disk-write", "bytes"] >= 10 * MB
     assert await c.submit(operator.itemgetter(0), y) == 2
     np.testing.assert_array_equal(await c.gather(y), array(2))
     assert found["failed_evictions"] == 0
