@@ -86,11 +86,17 @@ class MarsWorkerPlugin(WorkerPlugin):
     async def setup(self, worker: Worker) -> None:
         """Install the parts that are switched on, after any teardown under way.
 
-        A part whose contract checks fail is left out; the reason is logged once and is part of
-        `report`.
+        A part whose contract checks fail is left out, all parts if anything else goes wrong. The
+        reason is logged once and is part of `report`.
         """
         async with _locks.setdefault(worker, asyncio.Lock()):
-            await self._set_up(worker)
+            try:
+                await self._set_up(worker)
+            except Exception as error:
+                await self._tear_down(worker)
+                reason = f"the set-up failed on the worker: {error!r}"
+                self._reasons = dict.fromkeys(WORKER_PARTS, reason)
+                logger.exception("dask_marsched is off on %s", worker.address)
 
     async def _set_up(self, worker: Worker) -> None:
         on = {

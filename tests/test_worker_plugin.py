@@ -287,6 +287,18 @@ async def test_a_worker_that_fails_the_contract_checks_is_left_unchanged(c, s, a
     del a.execute
 
 
+@gen_cluster(client=True, nthreads=ONE)
+async def test_a_worker_whose_setup_fails_is_left_unchanged(c, s, a, monkeypatch, caplog):
+    monkeypatch.setattr("dask_marsched.worker.kernels.Kernels", None)
+    await c.register_plugin(with_all_parts())
+    report = a.plugins["marsched"].report()
+    assert not any(report[part] for part in report.keys() - {"reasons"})
+    assert all("TypeError" in reason for reason in report["reasons"].values())
+    assert (type(a.state), type(a.data)) == (WorkerState, SpillBuffer)
+    assert await c.submit(inc, 1) == 2
+    assert [record.name for record in caplog.records].count("dask_marsched") == 1
+
+
 @pytest.mark.extended
 @gen_cluster(client=True, nthreads=[], timeout=60)
 async def test_a_restarted_worker_gets_the_plugin_again(c, s):

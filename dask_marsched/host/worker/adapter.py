@@ -23,7 +23,7 @@ from distributed.worker_state_machine import RescheduleEvent, TaskState, Unpause
 
 from dask_marsched.host.contract import demand
 from dask_marsched.host.replacements import Replacements, weakly
-from dask_marsched.host.worker import allocators, contract, shuffle_buffers
+from dask_marsched.host.worker import allocators, contract, pauses, shuffle_buffers
 from dask_marsched.host.worker.data import WorkerStore
 from dask_marsched.host.worker.input_release import (
     InputReleasingTask,
@@ -106,7 +106,7 @@ class WorkerAdapter:
         self._stock_execute = undo.attribute(worker, "execute", self._execute)
         get_data = weakly(self._get_data)
         self._stock_get_data = undo.entry(worker.handlers, "get_data", get_data)
-        allocators.release_before_pauses(worker, undo)
+        pauses.install(worker, undo)
         self.installed = True
 
     async def uninstall(self) -> None:

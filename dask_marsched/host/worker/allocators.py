@@ -7,9 +7,6 @@ when it allocates again, so a worker that is paused for them would stay paused f
 from __future__ import annotations
 
 import sys
-from typing import Any
-
-from dask_marsched.host.replacements import Replacements
 
 
 def release_unused() -> None:
@@ -17,17 +14,3 @@ def release_unused() -> None:
     pool = getattr(sys.modules.get("pyarrow"), "default_memory_pool", None)
     if pool is not None:
         pool().release_unused()
-
-
-def release_before_pauses(worker: Any, undo: Replacements) -> None:
-    """Pause a worker only if its memory is still above the threshold after a release."""
-    manager = worker.memory_manager
-
-    def release_and_decide(worker: Any, memory: int) -> None:
-        pause = manager.memory_pause_fraction
-        if pause is not False and memory > pause * manager.memory_limit:
-            release_unused()
-            memory = worker.monitor.get_process_memory()
-        decide(worker, memory)
-
-    decide = undo.attribute(manager, "_maybe_pause_or_unpause", release_and_decide)

@@ -33,6 +33,7 @@ _ATTRIBUTES: dict[str, tuple[str, ...]] = {
         "tasks",
         "transfer_incoming_bytes",
         "transfer_incoming_bytes_limit",
+        "waiting",
     ),
 }
 

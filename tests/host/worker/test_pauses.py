@@ -1,10 +1,12 @@
-"""Memory that Arrow has freed but keeps does not count where memory is short."""
+"""A worker is paused for memory that it can free; what Arrow keeps unused counts nowhere."""
 
 import pytest
+from distributed import Event, wait
 from distributed.core import Status
+from distributed.utils_test import async_poll_for
 
 from tests.harness import planned_cluster
-from tests.worker.quota import MB, ONE, admission_of, with_quota
+from tests.worker.quota import MB, ONE, admission_of, blocked_until, with_quota
 
 pyarrow = pytest.importorskip("pyarrow")
 GB = 1000 * MB
@@ -33,6 +35,18 @@ async def test_a_worker_is_paused_only_for_memory_in_use(c, s, a, monkeypatch):
     with_unused_memory(a, monkeypatch, used=500 * MB, unused=400 * MB)
     await a.memory_manager.memory_monitor(a)
     assert a.status is Status.running
+
+
+@planned_cluster(ONE, plugin=with_quota, worker_kwargs={"memory_limit": GB})
+async def test_a_paused_worker_goes_on_if_nothing_would_free_memory(c, s, a, monkeypatch):
+    keys = ["first", "second"]
+    futures = [c.submit(blocked_until, "gate", key=key, workers=a.address) for key in keys]
+    await async_poll_for(lambda: a.state.executing and a.state.ready, timeout=5)
+    with_unused_memory(a, monkeypatch, used=900 * MB, unused=0)
+    await a.memory_manager.memory_monitor(a)
+    assert a.status is Status.paused
+    await Event("gate").set()
+    await wait(futures)
 
 
 @planned_cluster(ONE, plugin=with_quota, worker_kwargs={"memory_limit": GB})

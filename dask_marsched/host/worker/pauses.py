@@ -1,0 +1,48 @@
+"""Pauses a worker only for memory that it can free."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from distributed.core import Status
+
+from dask_marsched.host.replacements import Replacements
+from dask_marsched.host.worker.allocators import release_unused
+
+logger = logging.getLogger("dask_marsched")
+
+
+def install(worker: Any, undo: Replacements) -> None:
+    """Decide with less reason to pause than Dask's memory monitor has.
+
+    What Arrow keeps unused is released first. A worker with tasks to run that runs none and has no
+    result in memory is not paused: nothing would ever end the pause. The quota bounds what it
+    starts.
+    """
+    manager = worker.memory_manager
+
+    def pause_or_go_on(worker: Any, memory: int) -> None:
+        pause = manager.memory_pause_fraction
+        if pause is not False and memory > (most := pause * manager.memory_limit):
+            release_unused()
+            memory = worker.monitor.get_process_memory()
+            if memory > most and _would_wait_for_ever(worker):
+                if worker.status == Status.paused:
+                    logger.warning(
+                        "%s resumes at %d%% of its memory limit: it has nothing to run or to spill "
+                        "that would free memory",
+                        worker.address,
+                        100 * memory / manager.memory_limit,
+                    )
+                    worker.status = Status.running
+                return
+        stock(worker, memory)
+
+    stock = undo.attribute(manager, "_maybe_pause_or_unpause", pause_or_go_on)
+
+
+def _would_wait_for_ever(worker: Any) -> bool:
+    state = worker.state
+    waits = state.ready or state.constrained or state.waiting
+    return bool(waits) and not state.executing and not worker.data.fast.total_weight
