@@ -51,8 +51,10 @@ async def test_a_paused_worker_goes_on_if_nothing_would_free_memory(c, s, a, mon
 
 @planned_cluster(ONE, plugin=with_quota, worker_kwargs={"memory_limit": GB})
 async def test_the_quota_counts_only_memory_in_use(c, s, a, monkeypatch):
-    with_unused_memory(a, monkeypatch, used=500 * MB, unused=200 * MB)
     admission = admission_of(a)
+    with_unused_memory(a, monkeypatch, used=100 * MB, unused=0)
+    admission._refresh(exact=True)
+    with_unused_memory(a, monkeypatch, used=500 * MB, unused=200 * MB)
     admission._refresh(exact=True)
     assert admission.quota.free < 100 * MB
     admission._refresh(exact=True)  # memory is short by now
