@@ -1,4 +1,4 @@
-"""Pauses a worker only for memory that it can free."""
+"""Pauses a worker only for memory that it can free, and frees what Arrow keeps on an idle one."""
 
 from __future__ import annotations
 
@@ -12,17 +12,25 @@ from dask_marsched.host.worker.allocators import release_unused
 
 logger = logging.getLogger("dask_marsched")
 
+#: Readings of memory, one in 0.1 s, without a running task after which a worker is idle.
+_IDLE = 10
+
 
 def install(worker: Any, undo: Replacements) -> None:
     """Decide with less reason to pause than Dask's memory monitor has.
 
-    What Arrow keeps unused is released first. A worker with tasks to run that runs none and has no
+    What Arrow keeps unused is released first, and once a worker has been idle for a second: each
+    that had run a query of TPC-H kept 400 MB. A worker with tasks to run that runs none and has no
     result in memory is not paused: nothing would ever end the pause. The quota bounds what it
     starts.
     """
-    manager = worker.memory_manager
+    manager, idle = worker.memory_manager, 0
 
     def pause_or_go_on(worker: Any, memory: int) -> None:
+        nonlocal idle
+        idle = 0 if worker.state.executing else idle + 1
+        if idle == _IDLE:
+            release_unused()
         pause = manager.memory_pause_fraction
         if pause is not False and memory > (most := pause * manager.memory_limit):
             release_unused()

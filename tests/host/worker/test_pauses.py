@@ -22,6 +22,7 @@ def with_unused_memory(worker, monkeypatch, used, unused):
 
     monkeypatch.setattr(pyarrow, "default_memory_pool", Pool)
     monkeypatch.setattr(worker.monitor, "get_process_memory", lambda: used + kept[0])
+    return kept
 
 
 @planned_cluster(ONE, plugin=with_quota, worker_kwargs={"memory_limit": GB})
@@ -35,6 +36,21 @@ async def test_a_worker_is_paused_only_for_memory_in_use(c, s, a, monkeypatch):
     with_unused_memory(a, monkeypatch, used=500 * MB, unused=400 * MB)
     await a.memory_manager.memory_monitor(a)
     assert a.status is Status.running
+
+
+@planned_cluster(ONE, plugin=with_quota, worker_kwargs={"memory_limit": GB})
+async def test_an_idle_worker_keeps_no_unused_memory(c, s, a, monkeypatch):
+    kept = with_unused_memory(a, monkeypatch, used=100 * MB, unused=100 * MB)
+    blocked = c.submit(blocked_until, "gate")
+    await async_poll_for(lambda: a.state.executing, timeout=5)
+    for _ in range(20):
+        await a.memory_manager.memory_monitor(a)
+    assert kept == [100 * MB]
+    await Event("gate").set()
+    await blocked
+    for _ in range(20):
+        await a.memory_manager.memory_monitor(a)
+    assert kept == [0]
 
 
 @planned_cluster(ONE, plugin=with_quota, worker_kwargs={"memory_limit": GB})
