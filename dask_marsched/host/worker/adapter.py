@@ -21,6 +21,7 @@ from distributed.core import Status, context_meter_to_server_digest
 from distributed.utils import run_in_executor_with_context
 from distributed.worker_state_machine import RescheduleEvent, TaskState, UnpauseEvent
 
+from dask_marsched.fallbacks.counters import Counters
 from dask_marsched.host.contract import demand
 from dask_marsched.host.replacements import Replacements, weakly
 from dask_marsched.host.worker import allocators, contract, pauses, shuffle_buffers
@@ -55,6 +56,11 @@ class AdmissionHooks(Protocol):
 
     def fetchable(self) -> float:
         """Return how many bytes may be in flight from other workers; infinity for no limit."""
+        ...
+
+    @property
+    def counters(self) -> Counters:
+        """Those of exceptions in hooks."""
         ...
 
     def starting(self, ts: TaskState) -> None:
@@ -106,7 +112,7 @@ class WorkerAdapter:
         self._stock_execute = undo.attribute(worker, "execute", self._execute)
         get_data = weakly(self._get_data)
         self._stock_get_data = undo.entry(worker.handlers, "get_data", get_data)
-        pauses.install(worker, undo)
+        pauses.install(worker, undo, self.hooks.counters.caught)
         self.installed = True
 
     async def uninstall(self) -> None:

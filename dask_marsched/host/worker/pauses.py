@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from typing import Any
 
 from distributed.core import Status
@@ -16,7 +17,7 @@ logger = logging.getLogger("dask_marsched")
 _IDLE = 10
 
 
-def install(worker: Any, undo: Replacements) -> None:
+def install(worker: Any, undo: Replacements, caught: Callable[[str, Exception], None]) -> None:
     """Decide with less reason to pause than Dask's memory monitor has.
 
     What Arrow keeps unused is released first, and once a worker has been idle for a second: each
@@ -28,23 +29,19 @@ def install(worker: Any, undo: Replacements) -> None:
 
     def pause_or_go_on(worker: Any, memory: int) -> None:
         nonlocal idle
-        idle = 0 if worker.state.executing else idle + 1
-        if idle == _IDLE:
-            release_unused()
-        pause = manager.memory_pause_fraction
-        if pause is not False and memory > (most := pause * manager.memory_limit):
-            release_unused()
-            memory = worker.monitor.get_process_memory()
-            if memory > most and _would_wait_for_ever(worker):
-                if worker.status == Status.paused:
-                    logger.warning(
-                        "%s resumes at %d%% of its memory limit: it has nothing to run or to spill "
-                        "that would free memory",
-                        worker.address,
-                        100 * memory / manager.memory_limit,
-                    )
-                    worker.status = Status.running
-                return
+        try:
+            idle = 0 if worker.state.executing else idle + 1
+            if idle == _IDLE:
+                release_unused()
+            pause = manager.memory_pause_fraction
+            if pause is not False and memory > (most := pause * manager.memory_limit):
+                release_unused()
+                memory = worker.monitor.get_process_memory()
+                if memory > most and _would_wait_for_ever(worker):
+                    _go_on(worker, memory / manager.memory_limit)
+                    return
+        except Exception as error:
+            caught("pause_or_go_on", error)
         stock(worker, memory)
 
     stock = undo.attribute(manager, "_maybe_pause_or_unpause", pause_or_go_on)
@@ -54,3 +51,14 @@ def _would_wait_for_ever(worker: Any) -> bool:
     state = worker.state
     waits = state.ready or state.constrained or state.waiting
     return bool(waits) and not state.executing and not worker.data.fast.total_weight
+
+
+def _go_on(worker: Any, share: float) -> None:
+    if worker.status == Status.paused:
+        logger.warning(
+            "%s resumes at %d%% of its memory limit: it has nothing to run or to spill that would "
+            "free memory",
+            worker.address,
+            100 * share,
+        )
+        worker.status = Status.running
