@@ -8,10 +8,7 @@ run, never a user's.
 from __future__ import annotations
 
 import functools
-import hashlib
-import io
 import math
-import pickle
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
@@ -27,9 +24,6 @@ from dask_marsched.core.chunk_sizes import Grid
 _PROBE_LENGTH = 2
 _Chunks = tuple[tuple[int, ...], ...]
 _TRUSTED = frozenset({"numpy", "dask", "operator", "_operator", "builtins"})
-#: Results of the stages that were run, by a digest of what they follow from.
-_remembered: dict[bytes, Any] = {}
-_MOST_REMEMBERED = 256
 
 
 def parts(func: Any) -> Iterator[Any]:
@@ -149,8 +143,6 @@ class ReductionStages:
         self._annotated = grids
         self._dtypes = dtypes
         self._results: dict[str, Any] = {}
-        #: What each of these follows from.
-        self._origins: dict[str, Any] = {}
 
     @property
     def measured(self) -> Collection[str]:
@@ -173,15 +165,14 @@ class ReductionStages:
                     # It feeds a reduction but could not be run: its annotation may be wrong.
                     known = self.grids.get(source, self._annotated[source])
                     self.grids[source] = known.as_estimate()
-        result, origin = self._chunk(layer) if first else self._combined(name, layer)
+        result = self._chunk(layer) if first else self._combined(name, layer)
         if result is None:
             return
         if self._counts_once and _has_counts(result) and self._shares_count(name, layer, first):
-            count = np.broadcast_to(result["n"].flat[0], result["n"].shape)
-            result, origin = {**result, "n": count}, (origin, "counted once")
+            result["n"] = np.broadcast_to(result["n"].flat[0], result["n"].shape)
         shaped = _grid_of(result, lengths, reduced)
         if shaped is not None:
-            self._results[name], self._origins[name] = result, origin
+            self._results[name] = result
             sources = (self.grids.get(d, self._annotated.get(d)) for d in self._inputs(name))
             sure = all(source is None or source.certain for source in sources)
             # Empty chunks may stay empty: they have no minimum.
@@ -198,92 +189,40 @@ class ReductionStages:
     def _inputs(self, name: str) -> Collection[str]:
         return self._graph.dependencies.get(name, ())
 
-    def _chunk(self, layer: Layer) -> tuple[Any, Any]:
-        """Return the result of a first stage, None if it cannot be run, and its origin."""
+    def _chunk(self, layer: Layer) -> Any:
         if not isinstance(layer, Blockwise):
-            return self._run(first_task(layer), self._array, self._probe)
-        task = layer.task
-        read = [source for source, axes in layer.indices if axes is not None]
-        sources = [source for source in read if isinstance(source, str)]
-        if len(sources) < len(layer.indices):
-            return None, None
-        probes = [self._probe(source) for source in sources]
-        if not trusted(task.func) or None in probes:
-            return None, None
+            return self._run(first_task(layer), self._array)
+        values = {}
+        for position, (source, axes) in enumerate(layer.indices):
+            if axes is None or not isinstance(source, str):
+                return None
+            values[blockwise_token(position)] = self._array(source)
+        if not trusted(layer.task.func) or any(value is None for value in values.values()):
+            return None
+        with np.errstate(all="ignore"):
+            return layer.task(values)
 
-        def run() -> Any:
-            values = map(self._array, sources)
-            return task({blockwise_token(place): value for place, value in enumerate(values)})
-
-        return _recalled((task.func, task.args, task.kwargs, probes), self._probe, run)
-
-    def _combined(self, name: str, layer: Layer) -> tuple[Any, Any]:
+    def _combined(self, name: str, layer: Layer) -> Any:
         if self._results.keys().isdisjoint(self._inputs(name)):
-            return None, None
-        return self._run(first_task(layer), self._results.get, self._origins.get)
+            return None
+        return self._run(first_task(layer), self._results.get)
 
-    def _run(
-        self, task: Any, value_of: Callable[[str], Any], origin_of: Callable[[str], Any]
-    ) -> tuple[Any, Any]:
+    def _run(self, task: Any, value_of: Callable[[str], Any]) -> Any:
         layers = self._graph.layers
-        if not trusted(_func(task)):
-            return None, None
-
-        def run() -> Any:
-            node = convert_legacy_task(None, task, _KeysOf(layers))
-            if not isinstance(node, GraphNode):
-                return None
-            values = {key: value_of(key[0]) for key in node.dependencies if isinstance(key, tuple)}
-            if len(values) < len(node.dependencies) or any(v is None for v in values.values()):
-                return None
+        node = convert_legacy_task(None, task, _KeysOf(layers))
+        if not isinstance(node, GraphNode) or not trusted(_func(node)):
+            return None
+        values = {key: value_of(key[0]) for key in node.dependencies if isinstance(key, tuple)}
+        if len(values) < len(node.dependencies) or any(v is None for v in values.values()):
+            return None
+        with np.errstate(all="ignore"):
             return node(values)
 
-        return _recalled(task, origin_of, run)
-
-    def _probe(self, name: str) -> tuple[tuple[int, ...], np.dtype[Any]] | None:
-        """Return the shape and type of the probe for a layer's chunks."""
+    def _array(self, name: str) -> np.ndarray[Any, Any] | None:
         grid, dtype = self._annotated.get(name), self._dtypes.get(name)
         if grid is None or dtype is None or len(grid.lengths) > 8:
             return None
-        return tuple(map(_probe_length, grid.lengths)), dtype
-
-    def _array(self, name: str) -> np.ndarray[Any, Any] | None:
-        probe = self._probe(name)
-        return None if probe is None else np.ones(*probe)
-
-
-class _Pickler(pickle.Pickler):
-    """Pickles a stage, with what its inputs follow from in place of their keys."""
-
-    def __init__(self, file: io.BytesIO, origin_of: Callable[[str], Any]) -> None:
-        super().__init__(file)
-        self._origin_of = origin_of
-
-    def persistent_id(self, obj: Any) -> Any:
-        is_key = type(obj) is tuple and obj and type(obj[0]) is str
-        return self._origin_of(obj[0]) if is_key else None
-
-
-def _recalled(
-    stage: Any, origin_of: Callable[[str], Any], run: Callable[[], Any]
-) -> tuple[Any, bytes | None]:
-    """Return what ``run`` does, or did for an equal stage, and a digest of that stage."""
-    file = io.BytesIO()
-    try:
-        _Pickler(file, origin_of).dump(stage)
-    except Exception:  # not everything can be pickled
-        origin = None
-    else:
-        origin = hashlib.blake2b(file.getvalue(), digest_size=16).digest()
-        if (known := _remembered.get(origin)) is not None:
-            return known, origin
-    with np.errstate(all="ignore"):
-        result = run()
-    if origin is not None and result is not None:
-        if len(_remembered) >= _MOST_REMEMBERED:
-            _remembered.clear()
-        _remembered[origin] = result
-    return result, origin
+        return np.ones(tuple(map(_probe_length, grid.lengths)), dtype)
 
 
 def _probe_length(axis: tuple[int, ...]) -> int:

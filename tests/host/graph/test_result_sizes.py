@@ -20,7 +20,6 @@ from distributed import Client, SchedulerPlugin
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from dask_marsched.host.graph import reduction_stages
 from dask_marsched.host.graph.result_sizes import chunk_nbytes
 from tests.sized_runs import QUERY_PLANNED, WORKLOADS, arrive, measure, random
 
@@ -327,30 +326,3 @@ def test_shapes_derived_from_unknown_ones_are_not_exact():
     u, s, v = da.linalg.tsqr(masked, compute_svd=True)
     assert not np.isnan(u.shape).any()
     assert_exact(u, s, v, unknown=1)
-
-
-# ---- Remembered stages -----------------------------------------------------------------------
-
-
-def test_a_stage_is_run_once_for_all_graphs_that_have_it(monkeypatch):
-    remembered = {}
-    monkeypatch.setattr(reduction_stages, "_remembered", remembered)
-
-    def has_run_more(make):
-        before = len(remembered)
-        assert_exact(make(da.random.random((12, 10), chunks=(4, 5))))  # named anew
-        return len(remembered) > before
-
-    assert has_run_more(lambda x: x.mean(axis=0))
-    assert not has_run_more(lambda x: x.mean(axis=0))
-    assert has_run_more(lambda x: x.mean(axis=1))
-    assert has_run_more(lambda x: x.astype("f4").mean(axis=0))
-    assert has_run_more(lambda x: x.std(axis=0))
-
-
-def test_stages_that_cannot_be_pickled_are_run_each_time():
-    stage = (lambda x: x, [("layer", 0)])
-    results = iter([1, 2])
-    for result in 1, 2:
-        found = reduction_stages._recalled(stage, lambda name: name, results.__next__)
-        assert found == (result, None)
