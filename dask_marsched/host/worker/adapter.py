@@ -24,7 +24,7 @@ from distributed.worker_state_machine import RescheduleEvent, TaskState, Unpause
 from dask_marsched.fallbacks.counters import Counters
 from dask_marsched.host.contract import demand
 from dask_marsched.host.replacements import Replacements, weakly
-from dask_marsched.host.worker import allocators, contract, pauses, shuffle_buffers
+from dask_marsched.host.worker import contract, pauses, shuffle_buffers
 from dask_marsched.host.worker.data import WorkerStore
 from dask_marsched.host.worker.input_release import (
     InputReleasingTask,
@@ -144,9 +144,12 @@ class WorkerAdapter:
         return self.worker.memory_manager.memory_limit or 0
 
     def resident_memory(self, reclaim: bool = False) -> int:
-        """Return the bytes of the process, as distributed has it; `reclaim` unused ones first."""
+        """Return the bytes of the process, as distributed measures them.
+
+        `reclaim`: memory that Arrow keeps unused is released first.
+        """
         if reclaim:
-            allocators.release_unused()
+            pauses.release_unused()
         return int(self.worker.monitor.get_process_memory())
 
     def counts_unmanaged(self) -> bool:

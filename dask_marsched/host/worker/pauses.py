@@ -1,29 +1,40 @@
-"""Pauses a worker only for memory that it can free, and frees what Arrow keeps on an idle one."""
+"""Pauses a worker only for memory that it can free.
+
+Arrow keeps memory that it has freed until it allocates again: 60 MB on a worker after shuffling
+partitions of 16 MB, 400 MB after a query of TPC-H. A paused worker never allocates.
+"""
 
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Callable
 from typing import Any
 
 from distributed.core import Status
 
 from dask_marsched.host.replacements import Replacements
-from dask_marsched.host.worker.allocators import release_unused
 
 logger = logging.getLogger("dask_marsched")
 
-#: Readings of memory, one in 0.1 s, without a running task after which a worker is idle.
+#: A worker is idle if no task ran at so many readings of its memory, of which there are ten a
+#: second unless ``distributed.worker.memory.monitor-interval`` says otherwise.
 _IDLE = 10
 
 
-def install(worker: Any, undo: Replacements, caught: Callable[[str, Exception], None]) -> None:
-    """Decide with less reason to pause than Dask's memory monitor has.
+def release_unused() -> None:
+    """Return to the system what Arrow keeps, if it is loaded: 20 µs if there is nothing."""
+    pool = getattr(sys.modules.get("pyarrow"), "default_memory_pool", None)
+    if pool is not None:
+        pool().release_unused()
 
-    What Arrow keeps unused is released first, and once a worker has been idle for a second: each
-    that had run a query of TPC-H kept 400 MB. A worker with tasks to run that runs none and has no
-    result in memory is not paused: nothing would ever end the pause. The quota bounds what it
-    starts.
+
+def install(worker: Any, undo: Replacements, caught: Callable[[str, Exception], None]) -> None:
+    """Have Dask's memory monitor pause a worker only if that can free memory.
+
+    What Arrow keeps is released first, and also once a worker is idle. A worker that has tasks to
+    run, runs none and has no result in memory is not paused, as nothing would end the pause. The
+    quota bounds what it starts.
     """
     manager, idle = worker.memory_manager, 0
 
