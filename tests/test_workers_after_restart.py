@@ -102,7 +102,7 @@ def test_a_worker_that_retires_goes_on(cluster, client):
     held = client.map(cluster.logged(), range(8), pure=False)
     wait(held)
     scattered = client.scatter(list(range(20)))
-    wait_until_written(client)
+    client.run_on_scheduler(_wait_for_journal)
     (address, *_) = client.scheduler_info()["workers"]
     client.run_on_scheduler(retire_without_end, worker=address)
 

@@ -85,6 +85,7 @@ BOUNDED = (
     "counters",
     "settings",
     "_stock",
+    "_undo",  # what was replaced
     "_running",
     "workers",
     "_joined",
