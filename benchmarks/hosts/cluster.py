@@ -60,6 +60,9 @@ class HostsCluster(BenchCluster):
     def _cpu(self) -> float:
         return super()._cpu() + probes.cpu_seconds(self.cluster.pids, own=False)
 
+    def _scheduler_cpu(self) -> float:
+        return probes.cpu_seconds(self.cluster.pids[:1])
+
 
 class _HalfSpeed(probes.Background):
     """Stops processes half of the time."""
@@ -105,7 +108,7 @@ class _Processes:
 
     @property
     def pids(self) -> list[int]:
-        """The processes of scheduler and nannies."""
+        """The processes of the scheduler, which is the first, and of the nannies."""
         return [process.pid for process in self._processes]
 
     def close(self, timeout: float) -> None:

@@ -201,7 +201,7 @@ class BenchCluster:
         mapped = sum(client.run(probes.read_mapped).values())
         client.run_on_scheduler(probes.reset_probe)
         with probes.PssSampler(self.pids.values() if self.measures_pss else ()) as pss:
-            used = self._cpu()
+            used, by_scheduler = self._cpu(), self._scheduler_cpu()
             start = time.perf_counter()
             if collections is None:
                 inputs = tuple(client.persist(list(inputs)))
@@ -211,6 +211,7 @@ class BenchCluster:
                 collections = workload.expression(self.setting.parameters, *inputs)
             results = self._compute(client, collections)
             seconds = time.perf_counter() - start
+            by_scheduler = self._scheduler_cpu() - by_scheduler - pss.spent
             cpu = self._cpu() - used - pss.spent
         del inputs, collections
         self.settle(client)
@@ -224,6 +225,7 @@ class BenchCluster:
             repetition=repetition,
             seconds=seconds,
             cpu=cpu,
+            scheduler_cpu=by_scheduler,
             moved=probes.bytes_between_workers(client.run(probes.read_traffic)) + mapped,
             mapped=mapped,
             managed=managed,
@@ -234,6 +236,9 @@ class BenchCluster:
 
     def _cpu(self) -> float:
         return probes.cpu_seconds(self.pids.values())
+
+    def _scheduler_cpu(self) -> float:
+        return probes.cpu_seconds(())
 
     def _compute(self, client: Client, collections: tuple[Any, ...]) -> list[Any]:
         futures = client.compute(list(collections))

@@ -30,12 +30,13 @@ class Measurement:
     sent: int | None = None  #: tasks sent to workers
     digest: str | None = None  #: hash of the results' bytes
     cpu: float | None = None  #: CPU seconds of the whole cluster, with client and scheduler
+    scheduler_cpu: float | None = None  #: CPU seconds of scheduler and client
     error: str | None = None  #: why the run failed
     mapped: int | None = None  #: part of ``moved`` that was mapped from shared memory
     again: int | None = None  #: tasks sent again although they had a result before
 
 
-AXES = ("moved", "managed", "pss", "seconds", "cpu", "sent")
+AXES = ("moved", "managed", "pss", "seconds", "cpu", "scheduler_cpu", "sent")
 
 
 @dataclass(frozen=True)

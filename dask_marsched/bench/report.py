@@ -19,8 +19,10 @@ _TITLES = {
     "pss": "PSS MiB",
     "seconds": "seconds",
     "cpu": "CPU s",
+    "scheduler_cpu": "scheduler CPU s",
     "sent": "tasks sent",
 }
+_SECONDS = ("seconds", "cpu", "scheduler_cpu")
 #: Titles of columns whose cells are aligned to the left.
 TEXTS = frozenset({"analysis", "axis", "of", "policy", "same", "verdict", "with", "workload"})
 NOTE = (
@@ -29,7 +31,8 @@ NOTE = (
     "moved: bytes written on connections between workers, and those of results that one worker "
     "mapped from another's shared memory. managed: peak of the managed bytes of all workers "
     "together. PSS: peak of the proportional set size of the worker processes together, sampled at "
-    "20 Hz. CPU s: of workers, scheduler, nannies and client together, without the sampling."
+    "20 Hz. CPU s: of workers, scheduler, nannies and client together, without the sampling. "
+    "scheduler CPU s: of scheduler and client."
 )
 Cells = list[list[str]]
 
@@ -62,7 +65,7 @@ def _value(axis: str, value: float | None) -> str:
         return "-"
     if "MiB" in _TITLES[axis]:
         return f"{value / MIB:.1f}" if value < 100 * MIB else f"{value / MIB:.0f}"
-    return f"{value:.2f}" if axis in ("seconds", "cpu") else f"{value:.0f}"
+    return f"{value:.2f}" if axis in _SECONDS else f"{value:.0f}"
 
 
 def ratio_text(value: float | None) -> str:

@@ -14,8 +14,8 @@ MIB = 2**20
 
 @pytest.fixture
 def outcome():
-    stock = Measurement("sum", "stock", 0, 2.0, 200 * MIB, 10 * MIB, 50 * MIB, 7, "a", 4.0)
-    plugin = Measurement("sum", "default", 0, 1.0, 20 * MIB, 5 * MIB, 50 * MIB, 7, "a", 3.0)
+    stock = Measurement("sum", "stock", 0, 2.0, 200 * MIB, 10 * MIB, 50 * MIB, 7, "a", 4.0, 2.0)
+    plugin = Measurement("sum", "default", 0, 1.0, 20 * MIB, 5 * MIB, 50 * MIB, 7, "a", 3.0, 0.5)
     failed = Measurement("svd", "default", 0, error="RunFailed: a worker died")
     return Outcome([stock, plugin, failed], [{"policy": "default", "repetition": 0}])
 
@@ -30,7 +30,7 @@ def test_row_shows_medians_and_ratios(rows):
     assert head[:4] == ["workload", "policy", "moved MiB", "x"]
     assert stock[:4] == ["sum", "stock", "200", "1.00"]
     assert plugin == ["sum", "default", "20.0", "0.10", "5.0", "0.50", "50.0", "1.00",
-                      "1.00", "0.50", "3.00", "0.75", "7", "1.00", "yes"]  # fmt: skip
+                      "1.00", "0.50", "3.00", "0.75", "0.50", "0.25", "7", "1.00", "yes"]  # fmt: skip
     assert failed[4:6] == ["-", "-"]
 
 
