@@ -17,6 +17,7 @@ from dask.typing import Key
 
 from dask_marsched.host.contract import misfits_of_function
 from dask_marsched.host.graph.task_order import caught
+from dask_marsched.host.replacements import Replacements
 
 #: Returns an argument of a task, given the coordinates of its inputs.
 _Argument = Callable[[tuple[Any, ...]], Any]
@@ -40,18 +41,11 @@ def misfits() -> list[str]:
     )
 
 
-def install() -> None:
+def install(undo: Replacements) -> None:
     """Have all blockwise layers of this process made here, if Dask is as expected."""
     global _stock
     if not misfits():
-        _stock = blockwise._make_blockwise_graph
-        blockwise._make_blockwise_graph = _make_blockwise_graph
-
-
-def uninstall() -> None:
-    """Undo `install`."""
-    if blockwise._make_blockwise_graph is _make_blockwise_graph:
-        blockwise._make_blockwise_graph = _stock
+        _stock = undo.attribute(blockwise, "_make_blockwise_graph", _make_blockwise_graph)
 
 
 def _make_blockwise_graph(

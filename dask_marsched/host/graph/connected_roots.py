@@ -14,6 +14,7 @@ from dask.typing import Key
 
 from dask_marsched.host.contract import misfits_of_function
 from dask_marsched.host.graph.order_dependencies import Dependencies
+from dask_marsched.host.replacements import Replacements
 
 _Edges = Mapping[Key, Any]
 
@@ -36,18 +37,11 @@ def misfits() -> list[str]:
     return found
 
 
-def install() -> None:
+def install(undo: Replacements) -> None:
     """Replace Dask's function in this process, if it is used as expected."""
     global _stock
     if not misfits():
-        _stock = vars(dask.order)[_NAME]
-        vars(dask.order)[_NAME] = connecting_to_roots
-
-
-def uninstall() -> None:
-    """Undo `install`."""
-    if vars(dask.order).get(_NAME) is connecting_to_roots:
-        vars(dask.order)[_NAME] = _stock
+        _stock = undo.attribute(dask.order, _NAME, connecting_to_roots)
 
 
 def connecting_to_roots(dependencies: _Edges, dependents: _Edges) -> tuple[Any, dict[Key, int]]:

@@ -16,6 +16,8 @@ import dask.order
 from dask._task_spec import DependenciesMapping
 from dask.core import get_dependencies, reverse_dict
 
+from dask_marsched.host.replacements import Replacements
+
 
 class Dependencies(dict[Any, Any]):
     """Replaces `DependenciesMapping`: keys are those of a graph, from which tasks are removed.
@@ -104,15 +106,8 @@ _REPLACED = {
 }
 
 
-def install() -> None:
+def install(undo: Replacements) -> None:
     """Have Dask order with these mappings in this process, if it makes its own as expected."""
     for name, (own, ours) in _REPLACED.items():
         if getattr(dask.order, name, None) is own:
-            vars(dask.order)[name] = ours
-
-
-def uninstall() -> None:
-    """Undo `install`."""
-    for name, (own, ours) in _REPLACED.items():
-        if getattr(dask.order, name, None) is ours:
-            vars(dask.order)[name] = own
+            undo.attribute(dask.order, name, ours)

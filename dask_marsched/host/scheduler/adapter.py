@@ -1,8 +1,7 @@
 """Lets a plugin decide in a running `distributed.Scheduler`: `SchedulerAdapter`.
 
-It replaces functions on the scheduler's instance, never on its class, so that `uninstall` restores
-the scheduler by deleting them. Each replacement falls back to distributed's own function if the
-delegate (the plugin) leaves the decision open or fails.
+It replaces functions on the scheduler's instance, never on its class. Each replacement falls back
+to distributed's own function if the delegate (the plugin) leaves the decision open or fails.
 """
 
 from __future__ import annotations
@@ -20,6 +19,7 @@ from distributed.scheduler import Scheduler, TaskState, WorkerState
 from dask_marsched.host.contract import demand
 from dask_marsched.host.graph.fusion import GraphFusion
 from dask_marsched.host.graph.task_order import RepeatableOrder
+from dask_marsched.host.replacements import Replacements
 from dask_marsched.host.scheduler import contract, materialization, task_hints
 from dask_marsched.host.scheduler.batched_messages import BatchedMessages
 from dask_marsched.host.scheduler.delayed_retries import DelayedRetries
@@ -128,25 +128,26 @@ class SchedulerAdapter:
         self._redispatch: asyncio.TimerHandle | None = None
         self._messages = BatchedMessages(scheduler)
         self._streams = WorkerStreams(scheduler)
+        self._undo = Replacements()
 
     def install(self) -> None:
         """Replace functions of the scheduler, or raise a RuntimeError and change nothing."""
         demand(contract.misfits(self.scheduler), "stock scheduling stays in force")
-        s = self.scheduler
+        s, undo = self.scheduler, self._undo
         table = dict(type(s)._TRANSITIONS_TABLE)
         self._stock: dict[tuple[str, str], Callable[..., Any]] = dict(table)
         for entry in contract.REPLACED_TRANSITIONS:
             table[entry] = getattr(self, f"_{'_'.join(entry)}".replace("-", "_"))
-        s._TRANSITIONS_TABLE = table
+        undo.attribute(s, "_TRANSITIONS_TABLE", table)
         for method, replaced in _REPLACED.items():
-            setattr(s, replaced, getattr(self, method))
-        s.stream_handlers["add-keys"] = self._add_keys
+            undo.attribute(s, replaced, getattr(self, method))
+        undo.entry(s.stream_handlers, "add-keys", self._add_keys)
         self._messages.accept()
         self._streams.install()
         self._retries.install()
         self._stealing = s.extensions.get("stealing")
         if self._stealing is not None:
-            self._stealing._get_thief = self._get_thief
+            undo.attribute(self._stealing, "_get_thief", self._get_thief)
         materialization.patch()
         for part in (self.order, self.fusion):
             if part is not None:
@@ -164,18 +165,14 @@ class SchedulerAdapter:
         for part in (self.fusion, self.order):
             if part is not None:
                 part.uninstall()
-        s = self.scheduler
-        for name in ("_TRANSITIONS_TABLE", *_REPLACED.values()):
-            vars(s).pop(name, None)
-        s.stream_handlers["add-keys"] = s.add_keys
+        self._undo.close()
         self._streams.uninstall()
-        if self._stealing is not None:
-            vars(self._stealing).pop("_get_thief", None)
         self.delegate.removed()
         if self._redispatch is not None:
             self._redispatch.cancel()
             self._redispatch = None
         self._retries.uninstall()
+        s = self.scheduler
         if not s.queued:
             return
         stimulus_id = "marsched-uninstall"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Awaitable, Collection, Iterable, Mapping
+from functools import partial
 from typing import Any
 
 import dask.order
@@ -24,6 +25,7 @@ from dask_marsched.host.graph.fusion import (
 )
 from dask_marsched.host.graph.result_sizes import ChunkSizes, chunk_nbytes
 from dask_marsched.host.graph.task_order import order_and_free, order_arriving
+from dask_marsched.host.replacements import Replacements
 from dask_marsched.host.scheduler.garbage_collection import collector_paused
 from dask_marsched.host.scheduler.graph_requests import reading
 
@@ -46,6 +48,7 @@ class SizedGraph(dict[Key, Any]):
 
 _lock = threading.Lock()
 _users = 0
+_undo = Replacements()
 _stock: Any = None
 _stock_offload: Any = None
 
@@ -153,13 +156,11 @@ def patch() -> None:
     global _users, _stock, _stock_offload
     with _lock:
         if not _users:
-            _stock = scheduler_module._materialize_graph
-            scheduler_module._materialize_graph = _materialize_sized_graph
-            _stock_offload = scheduler_module.offload
-            vars(scheduler_module)["offload"] = _offload
-            blockwise_tasks.install()
-            order_dependencies.install()
-            connected_roots.install()
+            replace = partial(_undo.attribute, scheduler_module)
+            _stock = replace("_materialize_graph", _materialize_sized_graph)
+            _stock_offload = replace("offload", _offload)
+            for part in (blockwise_tasks, order_dependencies, connected_roots):
+                part.install(_undo)
         _users += 1
 
 
@@ -169,8 +170,4 @@ def unpatch() -> None:
     with _lock:
         _users -= 1
         if not _users:
-            scheduler_module._materialize_graph = _stock
-            vars(scheduler_module)["offload"] = _stock_offload
-            blockwise_tasks.uninstall()
-            order_dependencies.uninstall()
-            connected_roots.uninstall()
+            _undo.close()

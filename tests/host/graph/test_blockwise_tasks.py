@@ -12,6 +12,7 @@ from distributed.utils_test import gen_cluster
 
 from dask_marsched import MarsSchedulerPlugin
 from dask_marsched.host.graph import blockwise_tasks
+from dask_marsched.host.replacements import Replacements
 from tests.harness import report_of
 
 
@@ -80,9 +81,9 @@ def _same(a, b):
 
 @pytest.fixture
 def installed():
-    blockwise_tasks.install()
-    yield
-    blockwise_tasks.uninstall()
+    with Replacements() as undo:
+        blockwise_tasks.install(undo)
+        yield
 
 
 def test_contract():
@@ -94,16 +95,13 @@ def test_tasks_are_those_of_dask(program, monkeypatch):
     sent = pickle.dumps(collections_to_expr([PROGRAMS[program]()]).optimize())
     expected = pickle.loads(sent).__dask_graph__()
     left_to_dask = []
-    blockwise_tasks.install()
-    try:
+    with Replacements() as undo:
+        blockwise_tasks.install(undo)
         stock = blockwise_tasks._stock
         monkeypatch.setattr(
             blockwise_tasks, "_stock", lambda *a, **k: left_to_dask.append(a) or stock(*a, **k)
         )
         made = pickle.loads(sent).__dask_graph__()
-    finally:
-        monkeypatch.undo()
-        blockwise_tasks.uninstall()
     assert list(made) == list(expected)
     assert all(_same(made[key], expected[key]) for key in expected)
     assert not left_to_dask
@@ -147,7 +145,7 @@ async def test_failures_are_counted(c, s, a):
 
 def test_dask_has_its_own_function_back():
     before = blockwise._make_blockwise_graph
-    blockwise_tasks.install()
-    assert blockwise._make_blockwise_graph is not before
-    blockwise_tasks.uninstall()
+    with Replacements() as undo:
+        blockwise_tasks.install(undo)
+        assert blockwise._make_blockwise_graph is not before
     assert blockwise._make_blockwise_graph is before

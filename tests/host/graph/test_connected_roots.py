@@ -5,6 +5,7 @@ import pytest
 from dask._task_spec import Task, TaskRef
 
 from dask_marsched.host.graph import connected_roots, order_dependencies
+from dask_marsched.host.replacements import Replacements
 from tests.host.graph.test_order_dependencies import random_graph
 
 STOCK = dask.order._connecting_to_roots
@@ -16,12 +17,11 @@ def test_dask_is_as_expected():
 
 @pytest.fixture
 def installed():
-    order_dependencies.install()
-    connected_roots.install()
-    assert dask.order._connecting_to_roots is connected_roots.connecting_to_roots
-    yield
-    connected_roots.uninstall()
-    order_dependencies.uninstall()
+    with Replacements() as undo:
+        order_dependencies.install(undo)
+        connected_roots.install(undo)
+        assert dask.order._connecting_to_roots is connected_roots.connecting_to_roots
+        yield
     assert dask.order._connecting_to_roots is STOCK
 
 
@@ -74,5 +74,6 @@ def test_a_version_that_uses_the_sets_themselves_is_left_alone(monkeypatch):
 
     monkeypatch.setattr(dask.order, "order", order)
     assert connected_roots.misfits()
-    connected_roots.install()
-    assert dask.order._connecting_to_roots is STOCK
+    with Replacements() as undo:
+        connected_roots.install(undo)
+        assert dask.order._connecting_to_roots is STOCK

@@ -10,6 +10,7 @@ from dask._task_spec import Alias, DataNode, DependenciesMapping, Task, TaskRef
 from dask_marsched.host.graph import order_dependencies
 from dask_marsched.host.graph.order_dependencies import Dependencies
 from dask_marsched.host.graph.task_order import order_and_free, repeatable_order
+from dask_marsched.host.replacements import Replacements
 
 
 def random_graph(seed):
@@ -28,10 +29,10 @@ def random_graph(seed):
 
 @pytest.fixture
 def installed():
-    order_dependencies.install()
-    assert dask.order.DependenciesMapping is Dependencies
-    yield
-    order_dependencies.uninstall()
+    with Replacements() as undo:
+        order_dependencies.install(undo)
+        assert dask.order.DependenciesMapping is Dependencies
+        yield
     assert dask.order.DependenciesMapping is DependenciesMapping
 
 
@@ -63,9 +64,9 @@ def test_removed_tasks_are_no_dependencies():
 
 def test_another_mapping_stays(monkeypatch):
     monkeypatch.setattr(dask.order, "DependenciesMapping", dict)
-    order_dependencies.install()
-    order_dependencies.uninstall()
-    assert dask.order.DependenciesMapping is dict
+    with Replacements() as undo:
+        order_dependencies.install(undo)
+        assert dask.order.DependenciesMapping is dict
 
 
 def test_no_sets_are_left_for_the_collector(installed):
