@@ -15,8 +15,7 @@ from distributed.security import Security
 from dask_marsched import Client, MarsSchedulerPlugin, status
 from dask_marsched.client import as_plugin
 from dask_marsched.host.client.registering import check_start_hook
-from dask_marsched.policies.assignment import DepthFirst
-from dask_marsched.policies.unit_queues import UnitQueues
+from dask_marsched.policies.assignment import BoundedUnits, DepthFirst
 from tests.processes import WITHOUT_PACKAGE, local_cluster
 
 LOCAL = {
@@ -233,11 +232,11 @@ def test_a_policy_of_ones_own_replaces_that_of_the_same_name(cluster):
 
 
 def test_another_parameter_of_a_policy_replaces_it(cluster):
-    plugin = MarsSchedulerPlugin(withholding=UnitQueues(window=64))
+    plugin = MarsSchedulerPlugin(assignment=BoundedUnits(kappa=8))
     with Client(cluster, scheduler_plugin=plugin) as client:
         with pytest.warns(UserWarning, match="already contains a plugin"):
-            client.register_plugin(MarsSchedulerPlugin(withholding=UnitQueues(window=2)))
-        assert cluster.scheduler.plugins["marsched"].policies.withholding.window == 2
+            client.register_plugin(MarsSchedulerPlugin(assignment=BoundedUnits(kappa=4)))
+        assert cluster.scheduler.plugins["marsched"].policies.assignment.kappa == 4
 
 
 # --- what goes wrong ----------------------------------------------------------------------

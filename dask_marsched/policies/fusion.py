@@ -14,15 +14,13 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from dask_marsched.core.graph import OperandGraph, typical_nbytes
+from dask_marsched.policies.planning.forecast import durations
 
 N = TypeVar("N", int, str)
 
 #: Roles of operands (`group_heads`).
 FREE, VISIBLE, ALONE = 0, 1, 2
 
-#: Bytes a second that operands touch, and that they read or generate; as in `planning.forecast`.
-_BANDWIDTH, _SOURCE = 1e9, 2e8
-_OVERHEAD = 1e-3  #: Least seconds for an operand.
 CRUMB = 64 * 2**10  #: Bytes that can be fetched in the time that a task costs.
 _MOST_OPERANDS = 2000  #: Most operands of a group: its specification is one message.
 _KAPPA = 8.0  #: Most typical initial results that a group may hold, about as a unit.
@@ -92,19 +90,6 @@ def group_heads(
         for j in members:
             heads[j] = head
     return heads
-
-
-def durations(graph: OperandGraph) -> list[float]:
-    """Return the seconds that each operand takes, estimated from the bytes it touches."""
-    nbytes, out = graph.nbytes, []
-    for size, own in zip(nbytes, graph.inputs, strict=True):
-        if own:
-            for j in own:
-                size += nbytes[j]
-            out.append(size / _BANDWIDTH + _OVERHEAD)
-        else:
-            out.append(size / _SOURCE + _OVERHEAD)
-    return out
 
 
 def _lines(graph: OperandGraph, roles: Sequence[int], kinds: Sequence[int]) -> dict[int, list[int]]:

@@ -8,8 +8,6 @@ from dataclasses import dataclass
 #: A request this many times smaller than the limit is always granted. Otherwise a process whose
 #: modules exceed the limit would run small operands one by one.
 _NEGLIGIBLE = 1000
-#: How often a waiting request may be overtaken: enough to keep the worker busy without starvation.
-_OVERTAKES = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,9 +41,10 @@ class Quota:
     later and is queued in front of it, by a higher priority, does not count.
     """
 
-    def __init__(self, limit: int, overtakes: int = _OVERTAKES) -> None:
+    overtakes = 8  #: Enough to keep the worker busy without starvation.
+
+    def __init__(self, limit: int) -> None:
         self.limit = limit
-        self.overtakes = overtakes
         self.held = 0  #: Bytes of results in memory.
         self.transfers = 0  #: Bytes of transfers in addition to these.
         self.unmanaged = 0  #: Other bytes of the process: modules, caches, fragmentation.

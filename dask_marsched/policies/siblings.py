@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from dask_marsched.core.graph import OperandGraph
-from dask_marsched.policies.fusion import ALONE, CRUMB, FREE, GroupBounds, durations
+from dask_marsched.policies.fusion import ALONE, CRUMB, FREE, GroupBounds
+from dask_marsched.policies.planning.forecast import durations
 
 
 def siblings(

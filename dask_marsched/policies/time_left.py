@@ -8,6 +8,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 _SETTLED = 2.0  #: Least seconds for a mean.
+#: It is of the last minute: so many samples, so many seconds apart.
+_SAMPLES, _EVERY = 60, 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,15 +73,14 @@ def time_left(kinds: Iterable[Remaining], threads: int, pace: float | None = Non
 
 
 class BusyThreads:
-    """Computes the mean number of busy threads over `most` samples, `every` seconds apart."""
+    """Computes the mean number of busy threads in the last minute."""
 
-    def __init__(self, most: int = 60, every: float = 1.0) -> None:
-        self._every = every
-        self._samples: deque[tuple[float, float]] = deque(maxlen=most)
+    def __init__(self) -> None:
+        self._samples: deque[tuple[float, float]] = deque(maxlen=_SAMPLES)
 
     def observe(self, now: float, work: float) -> None:
         """Record the thread seconds of work done until `now`, in seconds."""
-        if not self._samples or now - self._samples[-1][0] >= self._every:
+        if not self._samples or now - self._samples[-1][0] >= _EVERY:
             self._samples.append((now, work))
 
     def mean(self, now: float, work: float) -> float | None:

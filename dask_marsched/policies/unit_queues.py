@@ -62,9 +62,9 @@ class UnitQueues:
     """
 
     name: ClassVar[str] = "units"
+    window = 64
 
-    def __init__(self, window: int = 64) -> None:
-        self.window = window
+    def __init__(self) -> None:
         self._unit_of: dict[Any, _Unit] = {}
         self._withheld: dict[Any, _Unit] = {}
         self._numbered = 0

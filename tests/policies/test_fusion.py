@@ -16,6 +16,7 @@ from dask_marsched.policies.fusion import (
     group_bounds,
     group_heads,
 )
+from dask_marsched.policies.planning.forecast import durations
 from tests.graphs import graph, operand_graphs, pairwise, tree
 
 MIB = 2.0**20
@@ -240,7 +241,7 @@ def test_groups_are_convex_and_nothing_is_lost(
             assert roles[i] == FREE
             assert roles[head] != ALONE
             assert {heads[d] for d in g.dependents[i]} == {head}
-    seconds = fusion.durations(g)
+    seconds = durations(g)
     after = finishes(g, heads, seconds)
     if limits is not None:
         before = finishes(g, list(g), seconds)

@@ -16,7 +16,8 @@ needs = st.builds(
 
 
 def quota(overtakes=2, **taken):
-    made = Quota(LIMIT, overtakes)
+    made = Quota(LIMIT)
+    made.overtakes = overtakes
     for name, nbytes in taken.items():
         setattr(made, name, nbytes)
     return made
@@ -40,7 +41,7 @@ def test_fitting_requests_are_granted_in_order():
 
 
 def test_negligible_requests_are_always_granted():
-    ledger = Quota(10_000, 2)
+    ledger = Quota(10_000)
     ledger.held = 20_000
     assert ledger.choose([request("small", 10)]).who == "small"
     assert ledger.choose([request("large", 11)]) is None

@@ -110,7 +110,8 @@ def test_units_go_where_their_inputs_are() -> None:
 
 
 def test_a_worker_that_holds_no_unit_s_inputs_fetches_least() -> None:
-    queues = UnitQueues(window=3)
+    queues = UnitQueues()
+    queues.window = 3
     for i, operand in enumerate("abcd"):
         queues.enqueue(operand, (0, 0, i), "w1")
     held = {"a": 0.0, "b": 1e6, "c": 2e6, "d": 9e6}
@@ -198,7 +199,8 @@ class Withholding(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.queues = UnitQueues(window=2)
+        self.queues = UnitQueues()
+        self.queues.window = 2
         self.withheld: dict[int, tuple[int, int, int]] = {}
         self.shares = Share(), Share()
 

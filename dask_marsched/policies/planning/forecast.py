@@ -29,6 +29,17 @@ _OVERHEAD = 1e-3  #: Least seconds for an operand.
 _LATENCY = 1e-2  #: Least seconds for a transfer, a round trip.
 
 
+def durations(graph: OperandGraph) -> list[float]:
+    """Return the seconds that each operand takes, estimated from the bytes it touches."""
+    nbytes, out = graph.nbytes, []
+    for own, size, touched in zip(graph.inputs, nbytes, graph.home_bytes, strict=True):
+        for j in own:
+            touched += nbytes[j]
+        seconds = (touched + size) / _BANDWIDTH if touched else size / _SOURCE
+        out.append(seconds + _OVERHEAD)
+    return out
+
+
 @dataclass(frozen=True, slots=True)
 class PlanForecast:
     """The forecast of a plan."""
@@ -106,7 +117,7 @@ class _ForecastRun:
         self.dependents = list(graph.dependents)
         self.missing = [len(inputs) for inputs in self.inputs]
         self.unread = [len(own) + (i in graph.kept) for i, own in enumerate(self.dependents)]
-        self.seconds = [self._duration(i) for i in graph]
+        self.seconds = durations(graph)
         self.holders: list[list[int]] = [[] for _ in graph]
         self.runnable: list[list[int]] = [[] for _ in threads]
         self.in_progress = [0] * len(threads)
@@ -137,15 +148,6 @@ class _ForecastRun:
             if not events or events[0][0] > self.now:
                 self._dispatch()
         return PlanForecast(self.moved, self.peak, self.now, self.between)
-
-    def _duration(self, i: int) -> float:
-        nbytes = self.graph.nbytes
-        touched = self.graph.home_bytes[i]
-        for j in self.inputs[i]:
-            touched += nbytes[j]
-        if not touched:
-            return nbytes[i] / _SOURCE + _OVERHEAD
-        return (touched + nbytes[i]) / _BANDWIDTH + _OVERHEAD
 
     def _push(self, time: float, i: int, w: int, ends: bool) -> None:
         self.sequence += 1
