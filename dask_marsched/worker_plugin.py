@@ -107,6 +107,7 @@ class MarsWorkerPlugin(WorkerPlugin):
             for part, (_, option) in WORKER_PARTS.items()
             if part not in on
         }
+        is_stock = getattr(worker.execute, "__func__", None) is Worker.execute
         # First: others wrap the handlers that it installs.
         self._install("messages", MessageDeferral(worker))
         if self.settings.journal_directory is not None:
@@ -122,7 +123,10 @@ class MarsWorkerPlugin(WorkerPlugin):
             self._install("interrupts", Interrupts(worker))
         if "kernels" in on:
             await self._start_kernels(worker)
-        if (admission := self._parts.get("quota")) is not None:
+        if (admission := self._parts.get("quota")) is not None and not is_stock:
+            # Runs would not call it.
+            self._leave_out({"runs"}, NotApplicable("the worker has an `execute` of its own"))
+        elif admission is not None:
             # Last: it wraps the state machine's class as the quota left it.
             interrupts, caught = self._parts.get("interrupts"), self._failures["runs"].caught
             runs = TaskRuns(worker, interrupts, admission.has_half_free, self._retain, caught)

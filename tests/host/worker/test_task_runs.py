@@ -144,6 +144,26 @@ def fail() -> None:
     raise ValueError("in the middle")
 
 
+class ExecutingWorker(Worker):
+    async def execute(self, key: Any, *, stimulus_id: str) -> Any:
+        EXECUTED.append(key)
+        return await super().execute(key, stimulus_id=stimulus_id)
+
+
+EXECUTED: list[Any] = []
+
+
+@planned_cluster(ONE, Worker=ExecutingWorker)
+async def test_a_worker_s_own_execute_is_called_for_each_task(c, s, a):
+    await learn(c, a)
+    EXECUTED.clear()
+    assert await c.gather(c.map(step, range(40), key=keys(40))) == list(range(40))
+    assert keys(40) == EXECUTED
+    assert a.plugins["marsched"].report()["reasons"]["runs"] == (
+        "the worker has an `execute` of its own"
+    )
+
+
 @planned_cluster(ONE)
 async def test_an_error_is_that_of_one_task(c, s, a):
     await learn(c, a, acts={20: fail})
