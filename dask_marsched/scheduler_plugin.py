@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Iterable
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from dask.typing import Key
 from distributed.diagnostics.plugin import SchedulerPlugin
@@ -37,6 +39,16 @@ from dask_marsched.scheduling.restarts import Restarts
 from dask_marsched.scheduling.worker_registration import WorkerRegistration
 
 logger = logging.getLogger("dask_marsched")
+
+#: Two clients may register plugins at the same time.
+_starts: WeakKeyDictionary[Scheduler, asyncio.Lock] = WeakKeyDictionary()
+#: Counters that `MarsSchedulerPlugin.report` has as they are.
+_COUNTED = (
+    *("graphs_planned", "operands_planned", "operands_placed", "replanned", "refined"),
+    *("plans_reused", "copies_dropped", "retried"),
+)
+#: Name of a plugin among those of its scheduler while it starts.
+_STARTING = "marsched-starting"
 
 
 class MarsSchedulerPlugin(SchedulerPlugin):
@@ -134,7 +146,16 @@ class MarsSchedulerPlugin(SchedulerPlugin):
         once and is part of `report`. An equal plugin in force stays, with what it has learnt. One
         that keeps a journal stays unless the new one names a journal: it knows all tasks.
         """
-        before = scheduler.plugins.get(self.name)
+        async with _starts.setdefault(scheduler, asyncio.Lock()):
+            try:
+                await self._start(scheduler, scheduler.plugins.get(self.name))
+            except BaseException:  # Dask does not add it then
+                self.stop()
+                raise
+            finally:
+                scheduler.plugins.pop(_STARTING, None)
+
+    async def _start(self, scheduler: Scheduler, before: Any) -> None:
         origin = self.origin or Origin.here("scheduler")
         clients = set(origin.clients)
         replaced = getattr(before, "registration", None)
@@ -142,15 +163,7 @@ class MarsSchedulerPlugin(SchedulerPlugin):
             origin, time(), self.settings, self.policies.names(), replaced
         )
         if isinstance(before, MarsSchedulerPlugin) and before is not self:
-            same = is_same(before, self)
-            if before.why_not_active() is None and (same or before.outlasts(self)):
-                self.duplicate_of = before
-                if same:
-                    before.registration = self.registration
-                else:
-                    self.registration.log_refusal()
-                if before.restarts is not None:
-                    before.restarts.invite(origin.clients)
+            if self._leaves(before, self.registration):
                 return
             if before.restarts is not None:
                 clients |= before.restarts.clients
@@ -160,15 +173,45 @@ class MarsSchedulerPlugin(SchedulerPlugin):
         if not self.settings.enabled:
             self._reason = "switched off by marsched.enabled"
             return
-        self._engine = PlacementEngine(scheduler, self.policies, self.settings)
+        if not self._install(scheduler, clients):
+            return
+        to_workers = self.settings
+        if self.restarts is not None and not self.restarts.kept:
+            to_workers = to_workers.replace(journal_directory=None)
+        self._workers = WorkerRegistration(scheduler, to_workers)
+        if before is not self:
+            # Dask adds the plugin when this has ended; its hooks are needed meanwhile.
+            scheduler.plugins[_STARTING] = self
+        await self._workers.add()
+
+    def _leaves(self, before: MarsSchedulerPlugin, registration: Registration) -> bool:
+        """Leave a plugin in force that does the same, or keeps a journal if this one names none."""
+        same, restarts = is_same(before, self), before.restarts
+        kept = restarts is not None and restarts.kept and self.settings.journal_directory is None
+        if before.why_not_active() is not None or not (same or kept):
+            return False
+        self.duplicate_of = before
+        if same:
+            before.registration = registration
+        else:
+            registration.log_refusal()
+        if restarts is not None:
+            restarts.invite(registration.origin.clients)
+        return True
+
+    def _install(self, scheduler: Scheduler, clients: set[str]) -> bool:
+        """Install all parts on the scheduler; False if it fails the contract checks."""
+        self._engine = engine = PlacementEngine(scheduler, self.policies, self.settings)
+        mode = self.settings.fusion
+        fusion = GraphFusion(scheduler, subgraphs=mode == "subgraphs", counters=engine.counters)
         self._adapter = SchedulerAdapter(
             scheduler,
-            self._engine,
+            engine,
             self,
             removed=self.stop,
-            fusion=self._fusion(scheduler, self._engine.counters),
-            order=RepeatableOrder(scheduler, self._engine.counters, self._engine.planner.prepare),
-            failed=self._stop_failover,
+            fusion=None if mode == "off" else fusion,
+            order=RepeatableOrder(scheduler, engine.counters, engine.planner.prepare),
+            failed=lambda: self._failover.uninstall() if self._failover else None,
         )
         try:
             self._adapter.install()
@@ -176,33 +219,23 @@ class MarsSchedulerPlugin(SchedulerPlugin):
             self._reason = str(misfit)
             self._engine = self._adapter = None
             logger.warning("%s", misfit)
-            return
+            return False
         self._reason = None
-        self._failover = Failover(scheduler, self.settings, self._engine, time)
-        self._install_optional_parts(scheduler, self._engine, self._failover)
+        self._failover = Failover(scheduler, self.settings, engine, time)
+        self._install_optional_parts(scheduler, engine, self._failover)
         if self.settings.journal_directory is not None:
-            self.restarts = Restarts(scheduler, self.settings, self._engine, self._restored)
+            self.restarts = Restarts(scheduler, self.settings, engine, self._arrived)
             self.restarts.start(clients)
             if self.observer is not None:
                 self.observer.outages = self.restarts.outages
-        self._engine.workers_changed()
+        engine.workers_changed()
         waiting = [ts for ts in scheduler.tasks.values() if ts.state in ("waiting", "queued")]
         if waiting:
-            self._engine.plan(waiting)
-        if self.observer is not None:
-            self.observer.arrived(scheduler.tasks.values())
-        to_workers = self.settings
-        if self.restarts is not None and not self.restarts.kept:
-            to_workers = to_workers.replace(journal_directory=None)
-        self._workers = WorkerRegistration(scheduler, to_workers)
-        await self._workers.add()
+            engine.plan(waiting)
+        self._arrived(scheduler.tasks.values())
+        return True
 
-    def outlasts(self, other: MarsSchedulerPlugin) -> bool:
-        """Whether this plugin keeps a journal, and one that is registered now names none."""
-        kept = self.restarts is not None and self.restarts.kept
-        return kept and other.settings.journal_directory is None
-
-    def _restored(self, tasks: list[TaskState]) -> None:
+    def _arrived(self, tasks: Iterable[TaskState]) -> None:
         if self.observer is not None:
             self.observer.arrived(tasks)
 
@@ -211,10 +244,8 @@ class MarsSchedulerPlugin(SchedulerPlugin):
     ) -> None:
         caught = engine.counters.caught
         if self.settings.observer_enabled:
-            recoveries = failover.recoveries.report
-            self.observer = Observer(
-                scheduler, engine.counters, time, self.policies.names(), recoveries
-            )
+            names, recoveries = self.policies.names(), failover.recoveries.report
+            self.observer = Observer(scheduler, engine.counters, time, names, recoveries)
             engine.observe(self.observer)
         if self.settings.interrupt:
             self.cancelling = installed(CancellationHandler(scheduler))
@@ -225,12 +256,6 @@ class MarsSchedulerPlugin(SchedulerPlugin):
             self._dashboard = DashboardService(scheduler, caught)
             self._dashboard.install()
 
-    def _fusion(self, scheduler: Scheduler, counters: Counters) -> GraphFusion | None:
-        if self.settings.fusion == "off":
-            return None
-        subgraphs = self.settings.fusion == "subgraphs"
-        return GraphFusion(scheduler, subgraphs=subgraphs, counters=counters)
-
     def stop(self) -> None:
         """Restore the scheduler, and its workers in the background. Idempotent."""
         self._restore_scheduler()
@@ -238,25 +263,15 @@ class MarsSchedulerPlugin(SchedulerPlugin):
             self._workers.remove()
 
     def _restore_scheduler(self) -> None:
-        steps: list[Callable[[], object]] = []
-        if self.restarts is not None:
-            steps.append(self.restarts.stop)
-        parts = (self._adapter, self.cancelling, self._failover, self._api, self._dashboard)
-        steps += [part.uninstall for part in parts if part is not None]
-        if self.observer is not None:
-            steps.append(self.observer.close)
-        for step in steps:
+        first: tuple[Any, ...] = (self.restarts, self._adapter, self.cancelling, self._failover)
+        for part in (*first, self._api, self._dashboard, self.observer):
             try:
-                step()
+                if part is not None:
+                    part.uninstall()
             except Exception:  # the other parts are removed all the same
                 logger.exception("A part of the plugin was not removed as it should be")
         if self._adapter is not None:
             self._reason = "removed from the scheduler"
-
-    def _stop_failover(self) -> None:
-        """Leave lost workers to stock Dask, as placement has failed."""
-        if self._failover is not None:
-            self._failover.uninstall()
 
     async def workers_told(self) -> None:
         """Wait until the workers have installed or removed their plugin."""
@@ -397,26 +412,20 @@ class MarsSchedulerPlugin(SchedulerPlugin):
             `Recoveries.report`; ``journal``, see `Restarts.report`; ``worker_parts`` that are on;
             ``api``, its ``path`` or the ``reason`` why it is off; ``dashboard``, its ``pages`` or
             the ``reason``; ``exceptions`` caught, by hook, and the ``last_exception``;
-            ``registered``, see `Registration.report`;
-            ``versions``.
+            ``registered``, see `Registration.report`; ``versions``.
         """
-        counters = self._engine.counters if self._engine is not None else Counters()
+        engine, registered = self._engine, None
+        counters = engine.counters if engine is not None else Counters()
+        if engine is not None and self.registration is not None:
+            registered = self.registration.report(engine.scheduler.clients)
         planned = counters.operands_planned
         reason = self.why_not_active()
-        recoveries = self._failover.recoveries if self._failover is not None else None
         return {
             "active": reason is None,
             "reason": reason,
             "policies": self.policies.names(),
-            "graphs_planned": counters.graphs_planned,
-            "operands_planned": planned,
-            "operands_placed": counters.operands_placed,
-            "replanned": counters.replanned,
-            "refined": counters.refined,
-            "plans_reused": counters.plans_reused,
-            "copies_dropped": counters.copies_dropped,
-            "retried": counters.retried,
-            **(self._failover.report() if self._failover is not None else {}),
+            **{name: getattr(counters, name) for name in _COUNTED},
+            **(self._failover.report() if self._failover is not None else {"recoveries": {}}),
             "withheld": dict(counters.withheld),
             "fusion": {
                 "mode": self.settings.fusion,
@@ -425,22 +434,15 @@ class MarsSchedulerPlugin(SchedulerPlugin):
             },
             "left_to_dask": dict(counters.left_to_dask),
             "exact_sizes": counters.exact_sizes / planned if planned else 0.0,
-            "recoveries": recoveries.report() if recoveries is not None else {},
             "journal": self.restarts.report() if self.restarts is not None else None,
             "api": self._api.report() if self._api is not None else {},
             "dashboard": self._dashboard_report(),
-            "worker_parts": self._worker_parts(),
+            "worker_parts": [
+                part
+                for part, (on, _) in WORKER_PARTS.items()
+                if self._workers is not None and getattr(self.settings, on)
+            ],
             **counters.failures(),
-            "registered": self._registered(),
+            "registered": registered,
             "versions": own_versions(),
         }
-
-    def _worker_parts(self) -> list[str]:
-        if self._workers is None:
-            return []
-        return [part for part, (on, _) in WORKER_PARTS.items() if getattr(self.settings, on)]
-
-    def _registered(self) -> dict[str, Any] | None:
-        if self.registration is None or self._engine is None:
-            return None
-        return self.registration.report(self._engine.scheduler.clients)

@@ -210,7 +210,7 @@ class Observer(OperandTracker):
         threads = [ws.nthreads or 1 for ws in self.scheduler.workers.values()]
         return self._estimates.of(record, threads)
 
-    def close(self) -> None:
+    def uninstall(self) -> None:
         """Stop estimating, as the event loop may end."""
         self._estimates.close()
 

@@ -110,11 +110,12 @@ class Failover:
         """Return the keys of the results that outlive their worker's process."""
         return self._adoption.kept() if self._adoption is not None else set()
 
-    def report(self) -> dict[str, int]:
-        """Return counts of recalled operands and second runs, for JSON."""
+    def report(self) -> dict[str, Any]:
+        """Return counts of recalled operands and second runs, and the recoveries, for JSON."""
         seconds = self._second_runs
         return {
             "recalled_operands": self._recall.recalled if self._recall is not None else 0,
             "second_runs": seconds.begun if seconds is not None else 0,
             "second_runs_won": seconds.won if seconds is not None else 0,
+            "recoveries": self.recoveries.report(),
         }

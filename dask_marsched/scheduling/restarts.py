@@ -387,7 +387,7 @@ class Restarts:
         reason = await self.restart()
         return {"status": "OK"} if reason is None else {"status": "refused", "reason": reason}
 
-    def stop(self) -> None:
+    def uninstall(self) -> None:
         """Restore the scheduler, and end the journal; nothing is left in it to go on with."""
         for task in (self._finishing, self._starting_again):
             if task is not None:

@@ -7,16 +7,18 @@ from typing import Any
 
 import dask.array as da
 import pytest
-from distributed import Event, Scheduler, Worker
+from distributed import Client, Event, Scheduler, Worker
 from distributed import scheduler as scheduler_module
 from distributed.utils_test import async_poll_for, captured_logger, gen_cluster, inc
 
+from dask_marsched.api.service import ApiService
 from dask_marsched.config import Settings
 from dask_marsched.policies.assignment import BoundedUnits
 from dask_marsched.policies.ordering import DaskOrder
 from dask_marsched.policies.placement import MostBytes
 from dask_marsched.policies.unit_queues import UnitQueues
 from dask_marsched.scheduler_plugin import MarsSchedulerPlugin
+from dask_marsched.scheduling.worker_registration import WorkerRegistration
 from tests.harness import check, planned_cluster, plugin_of, report_of
 
 TWO_WORKERS = [("127.0.0.1", 1)] * 2
@@ -157,6 +159,46 @@ async def test_registering_again(c, s, a, b):
         lambda: c.register_plugin(MarsSchedulerPlugin()),
     )
     check(s)
+
+
+@gen_cluster(client=True, nthreads=TWO_WORKERS)
+async def test_two_clients_register_at_once(c, s, a, b):
+    async with Client(s.address, asynchronous=True) as d:
+        with captured_logger("dask_marsched") as log:
+            await asyncio.gather(*(one.register_plugin(MarsSchedulerPlugin()) for one in (c, d)))
+    assert not log.getvalue()
+    check(s)
+
+
+@gen_cluster(client=True, nthreads=TWO_WORKERS)
+async def test_graphs_are_planned_while_workers_get_their_plugin(c, s, a, b, monkeypatch):
+    asked, told = asyncio.Event(), asyncio.Event()
+
+    async def done(self: WorkerRegistration) -> None:
+        asked.set()
+        await told.wait()
+
+    monkeypatch.setattr(WorkerRegistration, "done", done)
+    registering = asyncio.create_task(c.register_plugin(MarsSchedulerPlugin()))
+    await asked.wait()
+    await c.compute(graph())
+    told.set()
+    await registering
+    assert check(s)["graphs_planned"] == 1
+    assert [name for name in s.plugins if name.startswith("marsched")] == ["marsched"]
+
+
+@gen_cluster(client=True, nthreads=TWO_WORKERS)
+async def test_a_start_that_fails_restores_the_scheduler(c, s, a, b, monkeypatch):
+    before = footprint(s)
+
+    def install(self: ApiService) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(ApiService, "install", install)
+    with pytest.raises(ZeroDivisionError):
+        await c.register_plugin(MarsSchedulerPlugin())
+    assert footprint(s) == before
 
 
 @gen_cluster(client=True, nthreads=TWO_WORKERS)
