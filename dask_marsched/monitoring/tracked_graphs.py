@@ -42,9 +42,10 @@ class TrackedGraphs:
     def _worker_number(self, address: str) -> int:
         number = self._worker_numbers.get(address)
         if number is None:
-            number = self._worker_numbers[address] = min(len(self._worker_names), NO_WORKER - 1)
+            number = min(len(self._worker_names), NO_WORKER - 1)
             if number == len(self._worker_names):
                 self._worker_names.append(address)
+                self._worker_numbers[address] = number
         return number
 
     def _drop_old(self) -> None:

@@ -220,7 +220,7 @@ class BoundedUnits:
             units = planning.join(units)
             if known and workers:
                 units = with_tiles(graph, units, workers)
-        units = _pending(units, pending)
+        units = pending_units(units, pending)
         if not by_host or not units:
             return units
 
@@ -254,8 +254,8 @@ class BoundedUnits:
         planning = _Planning(graph, workers)
         units = planning.plan(self._fixed(graph))
         if not several_to_a_host(workers):
-            return _pending(planning.join(units), pending)
-        units = _pending(units, pending)
+            return pending_units(planning.join(units), pending)
+        units = pending_units(units, pending)
         if not units:
             return units
         peak = stock_peak(graph, workers, FEW_OPERANDS)
@@ -305,7 +305,8 @@ def _mostly_known(graph: OperandGraph) -> bool:
     return 2 * sum(graph.known) >= len(graph)
 
 
-def _pending(units: list[Unit], pending: Collection[int] | None) -> list[Unit]:
+def pending_units(units: list[Unit], pending: Collection[int] | None) -> list[Unit]:
+    """Return units with their pending operands only, the most urgent first."""
     if pending is None:
         return units
     left = ((unit, tuple(i for i in unit.operands if i in pending)) for unit in units)

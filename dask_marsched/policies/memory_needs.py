@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Hashable
 from dataclasses import dataclass
+from typing import TypeVar
+
+T = TypeVar("T")
 
 #: Weight of an observation below the estimate; one above replaces it. Estimates that are too low
 #: can exhaust memory, estimates that are too high only cost parallelism.
@@ -16,6 +18,9 @@ _PROPORTIONAL = 64 * 1024
 
 #: Upper bound on extrapolated footprints, as a multiple of the larger of result and inputs.
 _MOST_EXTRAPOLATED = 8
+
+#: Kinds that are remembered: users may give each task a name of its own.
+_MOST_KINDS = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +75,7 @@ class NeedModel:
     def __init__(self) -> None:
         self._outputs = _Estimates()
         self._footprints = _Estimates()
-        self._seen: Counter[Hashable] = Counter()
+        self._seen: dict[Hashable, int] = {}
 
     def observe_output(self, kind: OperandKind, nbytes: int) -> None:
         """Learn the size of a result."""
@@ -79,11 +84,11 @@ class NeedModel:
     def observe_footprint(self, kind: OperandKind, nbytes: int) -> None:
         """Learn the peak memory of an operand, inputs excluded."""
         self._footprints.observe(kind, nbytes)
-        self._seen[kind.fine] += 1
+        _store(self._seen, kind.fine, self.seen(kind) + 1)
 
     def seen(self, kind: OperandKind) -> int:
         """Return how often a footprint of this kind was observed."""
-        return self._seen[kind.fine]
+        return self._seen.get(kind.fine, 0)
 
     def is_measured(self, kind: OperandKind) -> bool:
         """Whether any footprint of this operation was observed."""
@@ -115,4 +120,12 @@ class NeedModel:
 
 def _update(estimates: dict[Hashable, float], kind: Hashable, value: float) -> None:
     estimate = estimates.get(kind, 0.0)
-    estimates[kind] = value if value >= estimate else estimate + _DECAY * (value - estimate)
+    _store(estimates, kind, max(value, estimate + _DECAY * (value - estimate)))
+
+
+def _store(table: dict[Hashable, T], kind: Hashable, value: T) -> None:
+    """Store what is known of a kind; the one that was observed longest ago is forgotten."""
+    table.pop(kind, None)
+    table[kind] = value
+    if len(table) > _MOST_KINDS:
+        del table[next(iter(table))]

@@ -15,6 +15,8 @@ _LEAST_ASKED = 2
 #: Least share of a kind's results that were requested. A needless publication costs a copy; a
 #: missing one costs the same copy while the requester waits.
 _SHARE = 0.5
+#: Kinds that are remembered.
+_MOST_KINDS = 4096
 
 
 class ShareModel:
@@ -26,6 +28,9 @@ class ShareModel:
 
     def made(self, kind: str) -> None:
         """Record a result."""
+        if len(self._made) >= _MOST_KINDS and kind not in self._made:
+            self._made.clear()
+            self._asked.clear()
         self._made[kind] += 1
 
     def asked(self, kind: str) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -20,6 +20,7 @@ from dask_marsched.fallbacks.counters import Counters
 from dask_marsched.host.graph.result_sizes import ChunkSizes
 from dask_marsched.host.scheduler import snapshot
 from dask_marsched.monitoring.observer_hooks import OperandTracker
+from dask_marsched.policies.assignment import pending_units
 from dask_marsched.scheduling.chosen_policies import Policies
 from dask_marsched.scheduling.plan_finder import PlanFinder, PreparedGraph, PreparedPlan
 
@@ -248,10 +249,7 @@ class Planner:
         # Tiles also contain operands with inputs, which no other plan assigns.
         first = {i for unit in units for i in unit.operands if self._is_to_come(plan.tasks[i])}
         pending |= first
-        still = ((unit, tuple(i for i in unit.operands if i in pending)) for unit in units)
-        rest = [replace(unit, operands=operands) for unit, operands in still if operands]
-        rest.sort(key=lambda unit: unit.operands[0])
-        if rest:
+        if rest := pending_units(units, pending):
             if plan.lasting:
                 plan.unstarted.update((plan.tasks[i], i) for i in first)
                 self._plan_of.update((plan.tasks[i], plan) for i in first)

@@ -3,6 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dask_marsched.policies import memory_needs
 from dask_marsched.policies.memory_needs import NeedModel, OperandKind
 
 MB = 10**6
@@ -91,3 +92,17 @@ def test_a_result_is_part_of_the_footprint(seen):
         kind = OperandKind("add", n, inputs if n else 0)
         (model.observe_output if is_output else model.observe_footprint)(kind, nbytes)
         assert model.footprint(kind) >= model.output(kind) >= 0
+
+
+def test_kinds_that_were_not_seen_for_long_are_forgotten(monkeypatch):
+    """As where each task has a name of its own."""
+    monkeypatch.setattr(memory_needs, "_MOST_KINDS", 3)
+    model, often = NeedModel(), OperandKind("often", 1, MB)
+    names = [OperandKind(f"job_{n}", 1, MB) for n in range(9)]
+    for kind in names:
+        for one in (kind, often):
+            model.observe_output(one, 5)
+            model.observe_footprint(one, 7 * MB)
+    assert (model.output(often), model.seen(often)) == (5, 9)
+    assert [model.is_measured(kind) for kind in names] == [False] * 7 + [True] * 2
+    assert len(model._seen) == 3

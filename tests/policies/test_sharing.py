@@ -1,5 +1,6 @@
 """Which results are shared unasked."""
 
+from dask_marsched.policies import sharing
 from dask_marsched.policies.sharing import RetentionBudget, ShareModel
 
 
@@ -8,6 +9,16 @@ def test_kinds_that_were_not_requested_are_not_shared():
     model.made("a")
     assert not model.is_shared("a")
     assert not model.is_shared("never made")
+
+
+def test_kinds_are_learnt_anew_once_they_are_many(monkeypatch):
+    monkeypatch.setattr(sharing, "_MOST_KINDS", 3)
+    model = ShareModel()
+    for n in range(9):
+        for _ in range(2):
+            model.made(f"job_{n}")
+            model.asked(f"job_{n}")
+    assert [model.is_shared(f"job_{n}") for n in range(9)] == [False] * 6 + [True] * 3
 
 
 def test_one_request_does_not_share_a_kind():
