@@ -308,8 +308,8 @@ def innermost(func: Any, kwargs: Mapping[str, Any] | None = None) -> Any:
             func, kwargs = kwargs.get("enforce_dtype_function"), None
         elif isinstance(func, functools.partial):
             func = func.func
-        # what `toolz.curry` returns; other objects may have any attribute
-        elif isinstance(getattr(func, "_partial", None), functools.partial):
+        # of toolz; other objects may have any attribute, or raise
+        elif type(func).__name__ == "curry" and hasattr(func, "_partial"):
             func = func._partial.func
         else:
             return func

@@ -42,6 +42,20 @@ def inc(x: int) -> int:
     return x + 1
 
 
+class Demanding:
+    """A callable object that knows which attributes it has."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise (AttributeError if name.startswith("__") else KeyError)(name)
+
+    def __call__(self, x: int) -> int:
+        return x + 1
+
+
+def test_an_object_whose_attributes_raise_can_be_joined() -> None:
+    assert Joinable()(Task("a", Demanding(), 1)) == UNCERTAIN
+
+
 async def coroutine(x: int) -> int:
     return x
 

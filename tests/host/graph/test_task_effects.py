@@ -29,6 +29,16 @@ class Users:
         return x
 
 
+class Demanding:
+    """A callable object that knows which attributes it has."""
+
+    def __getattr__(self, name):
+        raise (AttributeError if name.startswith("__") else KeyError)(name)
+
+    def __call__(self, x):
+        return x
+
+
 class Source:
     """Stands for an array of Zarr or HDF5."""
 
@@ -137,6 +147,7 @@ def test_frames(tmp_path):
         (print, UNKNOWN),
         (open, UNKNOWN),
         (Users(), UNKNOWN),
+        (Demanding(), UNKNOWN),
         (Users().run, UNKNOWN),
         (Users, UNKNOWN),
         (lambda x: x, UNKNOWN),

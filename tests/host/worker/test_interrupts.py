@@ -305,6 +305,27 @@ async def test_tasks_that_may_write_or_lock_run_to_their_end(c, s, a, tmp_path):
     assert a.plugins["marsched"].report()["interrupts"]["interrupted"] == 0
 
 
+class Demanding:
+    """A callable object that knows which attributes it has."""
+
+    def __getattr__(self, name):
+        raise (AttributeError if name.startswith("__") else KeyError)(name)
+
+    def __call__(self, name, path):
+        return locked(name, path)
+
+
+@planned_cluster([("127.0.0.1", 1)], plugin=interrupting)
+async def test_a_function_whose_attributes_raise_does_no_harm(c, s, a, tmp_path):
+    name, path = started(next(NAMES)), tmp_path / "file"
+    future = c.submit(Demanding(), name, path)
+    await asyncio.to_thread(STARTED[name].wait)
+    await c.cancel(future)
+    path.write_text("go on")
+    await async_poll_for(lambda: not a.state.tasks, 5)
+    assert a.address in s.workers
+
+
 class Slow:
     """A number whose addition takes until it is interrupted."""
 
