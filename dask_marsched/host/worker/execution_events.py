@@ -39,12 +39,19 @@ def event_of(worker: Worker, ts: TaskState, run_id: int, result: Any) -> StateMa
     if isinstance(result["actual_exception"], Reschedule):
         return RescheduleEvent(key=key, stimulus_id=f"reschedule-{time()}")
     if ts.state in ("executing", "long-running", "resumed"):
+        try:
+            shown = repr(ts.run_spec)[:1000]
+        except Exception as error:
+            logger.exception("Exception during execution of task %r", key)
+            return ExecuteFailureEvent.from_exception(
+                error, key=key, run_id=run_id, stimulus_id=f"execute-unknown-error-{time()}"
+            )
         logger.error(
             "Compute Failed\nKey:       %s\nState:     %s\nTask:  %s\n"
             "Exception: %r\nTraceback: %r\n",
             key,
             ts.state,
-            repr(ts.run_spec)[:1000],
+            shown,
             result["exception_text"],
             result["traceback_text"],
         )

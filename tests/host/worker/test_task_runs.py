@@ -175,6 +175,30 @@ async def test_an_error_is_that_of_one_task(c, s, a):
     assert list(range(40)) == RAN
 
 
+class Unshown:
+    def __repr__(self) -> str:
+        raise KeyError("it has no name yet")
+
+
+def step_with(i: int, thing: Unshown) -> Any:
+    return step(i)
+
+
+@gen_cluster(client=True, nthreads=ONE)
+async def test_an_error_of_a_task_that_cannot_be_shown(c, s, a):
+    """Stock Dask lets it fail by the error of its `repr`, which the log of failures has."""
+    await c.register_plugin(MarsSchedulerPlugin())
+    await wait(c.submit(step_with, -1, Unshown(), key="step-first"))
+    ACTS.clear()
+    ACTS.update({20: fail})
+    futures = c.map(step_with, range(40), thing=Unshown(), key=keys(40))
+    await wait(futures)
+    assert [f.key for f in futures if f.status == "error"] == ["step-20"]
+    with pytest.raises(KeyError, match="no name"):
+        await futures[20]
+    assert runs_of(a)["tasks"] > 20
+
+
 def once(call: Callable[[], Any]) -> Callable[[], Any]:
     """Return a call that does something the first time only."""
     left = [call]
