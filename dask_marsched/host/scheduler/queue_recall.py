@@ -21,6 +21,9 @@ from dask_marsched.policies.tiny_tasks import SHORT
 
 #: Most bytes of inputs of a task that is recalled, and most tasks recalled from a worker at a time.
 _MOST_BYTES, _MOST_TASKS = 2**20, 1000
+#: Seconds for which a worker that was sent recalled tasks is not taken for stuck. It may still fetch
+#: their inputs; the tasks would wander on from worker to worker.
+_SETTLE = 1.0
 
 
 def misfits(scheduler: Any) -> list[str]:
@@ -49,6 +52,8 @@ class QueueRecall(PeriodicCheck):
         super().__init__(scheduler, caught)
         self.recalled = 0
         self._seen: dict[WorkerState, int] = {}
+        #: when a worker was last sent recalled tasks
+        self._given: dict[WorkerState, float] = {}
 
     def install(self) -> None:
         """Begin; raise a RuntimeError if this version of distributed does not fit."""
@@ -68,10 +73,15 @@ class QueueRecall(PeriodicCheck):
             for ws in s.workers.values()
             if len(ws.processing) - len(ws.long_running) > ws.nthreads
         }
-        stuck = [ws for ws, length in self._seen.items() if before.get(ws) == length]
+        now = time()
+        self._given = {ws: then for ws, then in self._given.items() if now - then < _SETTLE}
+        stuck = [
+            ws
+            for ws, length in self._seen.items()
+            if before.get(ws) == length and ws not in self._given
+        ]
         if not stuck or s.queued:
             return  # idle workers have other work to come
-        now = time()
         idle = self.idle_workers(now)
         if not idle:
             return
@@ -79,6 +89,7 @@ class QueueRecall(PeriodicCheck):
             stalled = is_silent(ws, now)
             waiting = sorted(self._waiting(ws), key=lambda ts: ts.priority or ())
             for ts, thief in zip(islice(waiting, _MOST_TASKS), cycle(idle), strict=False):
+                self._given[thief] = now
                 if not stalled:
                     self._ask(ts, ws, thief)
                 elif may_run_twice(ts):
