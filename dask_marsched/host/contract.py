@@ -17,7 +17,7 @@ logger = logging.getLogger("dask_marsched")
 
 
 class NotApplicable(RuntimeError):
-    """A feature has nothing to do on a worker that is set up in this way. Not an error."""
+    """A feature has nothing to do on a server that is set up in this way. Not an error."""
 
 
 class Part(Protocol):
@@ -92,9 +92,11 @@ def demand(found: list[str], consequence: str) -> None:
 
 
 def installed(part: P) -> P | None:
-    """Install a part; return it, or None after a warning if its contract checks fail."""
+    """Install a part; return it, or None: nothing to do, or a misfit, of which it warns."""
     try:
         part.install()
+    except NotApplicable:
+        return None
     except RuntimeError as misfit:
         logger.warning("%s", misfit)
         return None

@@ -13,7 +13,12 @@ from typing import Any
 from distributed.metrics import time
 from distributed.scheduler import Scheduler, TaskState, WorkerState
 
-from dask_marsched.host.contract import demand, misfits_of_attributes, misfits_of_function
+from dask_marsched.host.contract import (
+    NotApplicable,
+    demand,
+    misfits_of_attributes,
+    misfits_of_function,
+)
 from dask_marsched.host.scheduler.periodic_checks import PeriodicCheck, is_silent
 from dask_marsched.host.scheduler.snapshot import restricted
 from dask_marsched.host.scheduler.speculative_execution import may_run_twice
@@ -21,16 +26,14 @@ from dask_marsched.policies.tiny_tasks import SHORT
 
 #: Most bytes of inputs of a task that is recalled, and most tasks recalled from a worker at a time.
 _MOST_BYTES, _MOST_TASKS = 2**20, 1000
-#: Seconds for which a worker that was sent recalled tasks is not taken for stuck. It may still fetch
-#: their inputs; the tasks would wander on from worker to worker.
+#: Seconds for which a worker that was sent recalled tasks is not taken for stuck: it may still
+#: fetch their inputs, and they would wander on from worker to worker.
 _SETTLE = 1.0
 
 
 def misfits(scheduler: Any) -> list[str]:
     """Return what the recall does not find as expected; empty if all is well."""
-    stealing = getattr(scheduler, "extensions", {}).get("stealing")
-    if stealing is None:
-        return ["the scheduler has no work stealing"]
+    stealing = scheduler.extensions["stealing"]
     return [
         *misfits_of_function("stealing", stealing, "move_task_request", ("ts", "victim", "thief")),
         *misfits_of_function("stealing", stealing, "_remove_from_in_flight", ("ts",)),
@@ -56,7 +59,9 @@ class QueueRecall(PeriodicCheck):
         self._given: dict[WorkerState, float] = {}
 
     def install(self) -> None:
-        """Begin; raise a RuntimeError if this version of distributed does not fit."""
+        """Begin; raise NotApplicable without work stealing, RuntimeError on a misfit."""
+        if "stealing" not in self.scheduler.extensions:
+            raise NotApplicable("the user has switched off work stealing")
         demand(misfits(self.scheduler), "tiny tasks stay where they were sent")
         super().install()
 

@@ -4,9 +4,10 @@ import threading
 from typing import Any
 
 from distributed import wait
-from distributed.utils_test import async_poll_for, gen_cluster, inc
+from distributed.utils_test import async_poll_for, captured_logger, gen_cluster, inc
 from distributed.worker_state_machine import UnpauseEvent
 
+from dask_marsched.host.contract import installed
 from dask_marsched.host.scheduler import queue_recall
 from dask_marsched.host.scheduler.queue_recall import QueueRecall
 
@@ -56,3 +57,10 @@ async def test_recalled_tasks_stay_while_their_inputs_are_fetched(
     monkeypatch.undo()
     b.handle_stimulus(UnpauseEvent(stimulus_id="it may fetch"))
     assert await c.gather(futures) == list(range(10))
+
+
+@gen_cluster(nthreads=[], config={"distributed.scheduler.work-stealing": False})
+async def test_without_work_stealing_nothing_is_recalled_and_nothing_to_warn_of(s: Any) -> None:
+    with captured_logger("dask_marsched") as log:
+        assert installed(QueueRecall(s, fail)) is None
+    assert not log.getvalue()
