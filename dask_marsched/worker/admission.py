@@ -106,7 +106,7 @@ class Admission:
         first = next(queue, None)
         if first is None:
             return None
-        kind = _kind(first)
+        kind = self._kind(first)
         need = self._need(first, kind)
         if self.has_half_free() and not self._is_risky(first, need):
             self.quota.grant(MemoryRequest(first.key, need))
@@ -119,7 +119,7 @@ class Admission:
 
         def requests() -> Iterable[MemoryRequest]:
             for ts in queue:
-                kind = _kind(ts)
+                kind = self._kind(ts)
                 request = MemoryRequest(ts.key, self._need(ts, kind))
                 if self._is_being_tried(ts, kind, request.need):
                     self._watch()
@@ -285,6 +285,11 @@ class Admission:
             self._refused_at = 0
             self.host.poke_soon()
 
+    def _kind(self, ts: TaskState) -> OperandKind:
+        inputs = ts.dependencies
+        nbytes = sum(dep.nbytes or 0 for dep in inputs) + self.host.received_bytes(ts)
+        return OperandKind(ts.prefix, len(inputs), nbytes)
+
     def _need(self, ts: TaskState, kind: OperandKind) -> MemoryNeed:
         known = known_nbytes(ts)
         output = self.needs.output(kind) if known is None else known
@@ -391,8 +396,3 @@ class Admission:
             **self.evictor.counts,
             **self.counters.failures(),
         }
-
-
-def _kind(ts: TaskState) -> OperandKind:
-    inputs = ts.dependencies
-    return OperandKind(ts.prefix, len(inputs), sum(dep.nbytes or 0 for dep in inputs))

@@ -3,6 +3,8 @@
 import gc
 import operator
 
+import dask
+import dask.array as da
 import numpy as np
 import pytest
 from distributed import Event, Future, wait, worker_client
@@ -213,3 +215,31 @@ async def test_copies_made_for_sending_count(c, s, a):
     assert host.transfers() == 18 * MB
     del host._outgoing[sending]
     assert host.transfers() == 0
+
+
+def frame(number):
+    import pandas as pd
+
+    return pd.DataFrame({"k": np.arange(10_000), "n": number})
+
+
+@planned_cluster(ONE, plugin=with_quota)
+async def test_output_partitions_of_a_shuffle_are_known_by_what_was_received(c, s, a, monkeypatch):
+    dd = pytest.importorskip("dask.dataframe")
+    admission, kinds = admission_of(a), []
+    stock = admission.needs.observe_output
+    monkeypatch.setattr(
+        admission.needs, "observe_output", lambda kind, n: [kinds.append(kind), stock(kind, n)]
+    )
+    rows = dd.from_map(frame, range(4), meta=frame(0))
+    with dask.config.set({"dataframe.shuffle.method": "p2p"}):
+        parts = c.persist(rows.shuffle("k"))
+        await wait(parts)
+        joined = c.persist(rows.merge(rows, on="k"))
+        await wait(joined)
+    columns = da.ones((8, 8000), chunks=(1, 8000)).rechunk((8, 4000), method="p2p")
+    columns = c.persist(columns)
+    await wait(columns)
+    for name, nbytes in ("p2pshuffle", 640_000), ("hashjoinp2p", 1_280_000), ("rechunk", 512_000):
+        received = [kind.input_bytes for kind in kinds if kind.prefix == name]
+        assert nbytes < sum(received) < 2 * nbytes, (name, {kind.prefix for kind in kinds})

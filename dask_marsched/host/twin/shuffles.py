@@ -8,20 +8,15 @@ from collections.abc import Iterator, Mapping
 from math import prod
 from typing import Any
 
-from dask._task_spec import Alias, GraphNode, Task, TaskRef, _execute_subgraph
+from dask._task_spec import Alias, GraphNode, TaskRef
 from dask.typing import Key
 from distributed.scheduler import Scheduler
 from distributed.shuffle._core import P2PBarrierTask
-from distributed.shuffle._merge import merge_unpack
-from distributed.shuffle._rechunk import (
-    ArrayRechunkSpec,
-    rechunk_transfer,
-    rechunk_unpack,
-    split_axes,
-)
-from distributed.shuffle._shuffle import DataFrameShuffleSpec, shuffle_unpack
+from distributed.shuffle._rechunk import ArrayRechunkSpec, rechunk_transfer, split_axes
+from distributed.shuffle._shuffle import DataFrameShuffleSpec
 
 from dask_marsched.host.graph.array_layers import read_layers
+from dask_marsched.host.graph.shuffle_tasks import calls, output_partitions
 
 #: A piece of a partition: the output partition that it belongs to, and its share of the bytes.
 Piece = tuple[Any, float]
@@ -104,7 +99,7 @@ def _read_outputs(
     for key, node in dsk.items():
         if barriers.isdisjoint(node.dependencies):
             continue
-        parts = tuple((by_id[id_], part) for id_, part in _output_partitions(node) if id_ in by_id)
+        parts = tuple((by_id[id_], part) for id_, part in output_partitions(node) if id_ in by_id)
         if parts:
             found.outputs[key] = parts
         else:
@@ -114,7 +109,7 @@ def _read_outputs(
 def _read_sizes(expr: Any, dsk: Mapping[Key, GraphNode], found: ShuffleTasks) -> None:
     grids = read_layers(expr).grids
     for key in found.transfers:
-        for call in _calls(dsk[key]):
+        for call in calls(dsk[key]):
             source: Any = call.args[0] if call.func is rechunk_transfer else None
             if isinstance(source, TaskRef) and isinstance(source.key, tuple):
                 grid = grids.get(str(source.key[0]))
@@ -123,33 +118,11 @@ def _read_sizes(expr: Any, dsk: Mapping[Key, GraphNode], found: ShuffleTasks) ->
                     found.nbytes[key] = nbytes
 
 
-def _calls(node: Any) -> Iterator[Task]:
-    """Yield the calls in a task, including those inside of fused ones."""
-    if not isinstance(node, Task):
-        return
-    if node.func is _execute_subgraph:
-        for inner in node.args[0].values():
-            yield from _calls(inner)
-        return
-    yield node
-    for argument in node.args:
-        yield from _calls(argument)
-
-
 def _input_partition(node: GraphNode) -> Any:
-    for call in _calls(node):
+    for call in calls(node):
         if call.func is rechunk_transfer:
             return call.args[2]
     return None
-
-
-def _output_partitions(node: GraphNode) -> Iterator[tuple[str, Any]]:
-    for call in _calls(node):
-        if call.func is rechunk_unpack or call.func is shuffle_unpack:
-            yield call.args[0], call.args[1]
-        elif call.func is merge_unpack:
-            yield call.args[0], call.args[2]
-            yield call.args[1], call.args[2]
 
 
 class SchedulerShuffles:

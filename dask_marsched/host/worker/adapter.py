@@ -177,6 +177,10 @@ class WorkerAdapter:
         spilled = self.store.is_spilled
         return sum(dep.nbytes or 0 for dep in ts.dependencies if spilled(dep.key))
 
+    def received_bytes(self, ts: TaskState) -> int:
+        """Return the bytes that a shuffle has received for a task."""
+        return shuffle_buffers.received_bytes(self.worker, ts.run_spec)
+
     def ended(self, keys: Iterable[Key]) -> list[Key]:
         """Return those of some admitted tasks that have ended; their results are stored."""
         state, tasks = self.state, self.state.tasks

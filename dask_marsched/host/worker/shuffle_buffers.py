@@ -1,8 +1,10 @@
-"""Bounds the memory of distributed's peer-to-peer shuffles on a worker."""
+"""Bounds the memory of distributed's peer-to-peer shuffles on a worker, and reads what arrived."""
 
 from __future__ import annotations
 
+import contextlib
 import inspect
+import os
 from typing import Any
 
 from distributed import Worker
@@ -11,6 +13,7 @@ from distributed.shuffle._buffer import ShardsBuffer
 from distributed.shuffle._comms import CommShardsBuffer
 from distributed.shuffle._core import ShuffleRun
 
+from dask_marsched.host.graph.shuffle_tasks import output_partitions
 from dask_marsched.host.replacements import Replacements
 
 _LIMITERS = ("memory_limiter_comms", "memory_limiter_disk")
@@ -27,8 +30,11 @@ def misfits(shuffles: Any) -> list[str]:
     runs = getattr(shuffles, "shuffle_runs", None)
     if not inspect.iscoroutinefunction(getattr(runs, "_refresh", None)):
         found.append("shuffles.shuffle_runs._refresh is no coroutine function")
-    if not hasattr(runs, "_runs"):
-        found.append("shuffles.shuffle_runs._runs is missing")
+    found += [
+        f"shuffles.shuffle_runs.{name} is missing"
+        for name in ("_active_runs", "_runs")
+        if not hasattr(runs, name)
+    ]
     if list(inspect.signature(ShardsBuffer.process).parameters)[1:] != ["id", "shards", "size"]:
         found.append("ShardsBuffer.process does not take 'id', 'shards' and 'size'")
     if list(inspect.signature(ShardsBuffer.write).parameters)[1:] != ["data"]:
@@ -69,6 +75,24 @@ def bound(worker: Worker, nbytes: int, undo: Replacements) -> None:
 
     refresh = undo.attribute(runs, "_refresh", refresh_and_patch)
     undo.callback(_restore_runs, runs)
+
+
+def received_bytes(worker: Worker, task: Any) -> int:
+    """Return the bytes that a worker has received of the partitions that a task puts together."""
+    shuffles: Any = worker.plugins.get("shuffle")
+    if shuffles is None or not (runs := shuffles.shuffle_runs._active_runs):
+        return 0
+    found = 0
+    for shuffle, partition in output_partitions(task):
+        buffer = getattr(runs.get(shuffle), "_disk_buffer", None)
+        if (directory := getattr(buffer, "directory", None)) is None:
+            continue  # not for this worker, or in memory
+        indices = partition if isinstance(partition, tuple) else (partition,)
+        name = "_".join(map(str, indices))
+        found += buffer.sizes.get(name, 0)
+        with contextlib.suppress(OSError):  # it has received nothing, or not written it yet
+            found += os.stat(directory / name).st_size
+    return found
 
 
 def _restore_runs(runs: Any) -> None:
