@@ -203,7 +203,12 @@ class MarsSchedulerPlugin(SchedulerPlugin):
         """Install all parts on the scheduler; False if it fails the contract checks."""
         self._engine = engine = PlacementEngine(scheduler, self.policies, self.settings)
         mode = self.settings.fusion
-        fusion = GraphFusion(scheduler, subgraphs=mode == "subgraphs", counters=engine.counters)
+        fusion = GraphFusion(
+            scheduler,
+            subgraphs=mode == "subgraphs",
+            counters=engine.counters,
+            expected=engine.planner.known_nbytes,
+        )
         self._adapter = SchedulerAdapter(
             scheduler,
             engine,

@@ -160,8 +160,7 @@ class Planner:
         self.counters.graphs_planned += 1
         self.counters.operands_planned += len(tasks)
         self.counters.exact_sizes += len(prepared.exact)
-        if self.settings.quota_enabled or self.settings.store_shared:
-            self.known_nbytes.update(prepared.exact)
+        self.known_nbytes.update(prepared.exact)
         learning = bool(guessed and graph.inputs.flat)  # sizes place nothing without edges
         # Only a larger cluster could improve other plans, which is no reason to keep the graph.
         plan.lasting = plan.bound_to_workers or learning or not self.workers

@@ -102,7 +102,11 @@ def _joined(groups: Mapping[Key, list[Key]], dsk: Mapping[Key, GraphNode]) -> di
 
 
 class GraphFusion(ArrivingGraphs):
-    """Fuses tasks of a scheduler's graphs; ``subgraphs`` allows more than linear chains."""
+    """Fuses tasks of a scheduler's graphs; ``subgraphs`` allows more than linear chains.
+
+    ``expected`` has the bytes of results that are not made yet, as of a collection that was
+    persisted just before.
+    """
 
     def __init__(
         self,
@@ -110,10 +114,12 @@ class GraphFusion(ArrivingGraphs):
         *,
         subgraphs: bool,
         counters: Counters,
+        expected: Mapping[Key, int],
     ) -> None:
         super().__init__(scheduler, current, in_force)
         self.subgraphs = subgraphs
         self.counters = counters
+        self.expected = expected
         self._fused: set[Key] = set()
         self._purge_at = 1000
 
@@ -193,7 +199,7 @@ class GraphFusion(ArrivingGraphs):
                 roles.append(VISIBLE if key in wanted else FREE)
             uncertain.append(fit == fused_tasks.UNCERTAIN)
         kinds = _kinds(keys, dsk, annotations, request)
-        nbytes, sized = _sizes(keys, dsk, sizes, known)
+        nbytes, sized = _sizes(keys, dsk, sizes, known, self.expected)
         if not self.subgraphs:
             graph = OperandGraph(keys, inputs, nbytes, sized)
             return keys, Groups(group_heads(graph, roles, kinds), ())
@@ -339,6 +345,7 @@ def _sizes(
     dsk: Mapping[Key, GraphNode],
     sizes: ChunkSizes,
     known: Mapping[Key, TaskState],
+    expected: Mapping[Key, int],
 ) -> tuple[list[float], bytes]:
     exact, estimated = sizes.exact, sizes.estimated
     nbytes: list[float] = []
@@ -349,7 +356,7 @@ def _sizes(
             if size < 0:
                 ts, node = known.get(key), dsk.get(key)
                 if ts is not None:
-                    size = ts.nbytes
+                    size = ts.nbytes if ts.nbytes >= 0 else expected.get(key, -1)
                 elif isinstance(node, DataNode):
                     size = safe_sizeof(node.value)
         nbytes.append(size)

@@ -163,6 +163,18 @@ async def test_tasks_under_way_are_not_run_twice(c, s, *workers):
     assert await asyncio.gather(*first) == [1, 2, 3, 4]
 
 
+@planned_cluster([("127.0.0.1", 1)] * 2)
+async def test_chunks_that_are_being_persisted_have_their_sizes(c, s, *workers):
+    counts = []
+    for seed in range(2):
+        kept = c.persist(da.random.default_rng(seed).random((2400, 2400), chunks=(200, 200)))
+        if seed:
+            await wait(kept)
+        await c.compute(kept.std())
+        counts.append(fusion(s))
+    assert counts[1] == (2 * counts[0][0], 2 * counts[0][1])
+
+
 def line(length: int) -> list[Any]:
     """Return a chain of tasks, each of which adds one."""
     tasks = [delayed(inc)(0, dask_key_name="step-0")]
