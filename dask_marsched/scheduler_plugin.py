@@ -202,13 +202,8 @@ class MarsSchedulerPlugin(SchedulerPlugin):
     def _install(self, scheduler: Scheduler, clients: set[str]) -> bool:
         """Install all parts on the scheduler; False if it fails the contract checks."""
         self._engine = engine = PlacementEngine(scheduler, self.policies, self.settings)
-        mode = self.settings.fusion
-        fusion = GraphFusion(
-            scheduler,
-            subgraphs=mode == "subgraphs",
-            counters=engine.counters,
-            expected=engine.planner.known_nbytes,
-        )
+        mode, known = self.settings.fusion, engine.planner.known_nbytes
+        fusion = GraphFusion(scheduler, engine.counters, known, subgraphs=mode == "subgraphs")
         self._adapter = SchedulerAdapter(
             scheduler,
             engine,

@@ -29,8 +29,8 @@ def test_row_shows_medians_and_ratios(rows):
     head, stock, plugin, failed = report.row_cells(rows)
     assert head[:4] == ["workload", "policy", "moved MiB", "x"]
     assert stock[:4] == ["sum", "stock", "200", "1.00"]
-    assert plugin == ["sum", "default", "20.0", "0.10", "5.0", "0.50", "50.0", "1.00",
-                      "1.00", "0.50", "3.00", "0.75", "0.50", "0.25", "7", "1.00", "yes"]  # fmt: skip
+    assert plugin == ["sum", "default", "20.0", "0.10", "5.0", "0.50", "50.0", "1.00", "1.00",
+                      "0.50", "3.00", "0.75", "0.50", "0.25", "7", "1.00", "yes"]  # fmt: skip
     assert failed[4:6] == ["-", "-"]
 
 

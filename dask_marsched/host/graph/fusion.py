@@ -111,10 +111,10 @@ class GraphFusion(ArrivingGraphs):
     def __init__(
         self,
         scheduler: Scheduler,
-        *,
-        subgraphs: bool,
         counters: Counters,
         expected: Mapping[Key, int],
+        *,
+        subgraphs: bool,
     ) -> None:
         super().__init__(scheduler, current, in_force)
         self.subgraphs = subgraphs

@@ -179,7 +179,7 @@ class WorkerAdapter:
 
     def received_bytes(self, ts: TaskState) -> int:
         """Return the bytes that a shuffle has received for a task."""
-        return shuffle_buffers.received_bytes(self.worker, ts.run_spec)
+        return shuffle_buffers.received_bytes(self.worker, ts)
 
     def ended(self, keys: Iterable[Key]) -> list[Key]:
         """Return those of some admitted tasks that have ended; their results are stored."""

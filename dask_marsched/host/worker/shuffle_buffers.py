@@ -11,7 +11,8 @@ from distributed import Worker
 from distributed.metrics import context_meter
 from distributed.shuffle._buffer import ShardsBuffer
 from distributed.shuffle._comms import CommShardsBuffer
-from distributed.shuffle._core import ShuffleRun
+from distributed.shuffle._core import ShuffleRun, id_from_key
+from distributed.worker_state_machine import TaskState
 
 from dask_marsched.host.graph.shuffle_tasks import output_partitions
 from dask_marsched.host.replacements import Replacements
@@ -77,13 +78,14 @@ def bound(worker: Worker, nbytes: int, undo: Replacements) -> None:
     undo.callback(_restore_runs, runs)
 
 
-def received_bytes(worker: Worker, task: Any) -> int:
+def received_bytes(worker: Worker, ts: TaskState) -> int:
     """Return the bytes that a worker has received of the partitions that a task puts together."""
+    if all(id_from_key(dep.key) is None for dep in ts.dependencies):
+        return 0  # it reads no shuffle
     shuffles: Any = worker.plugins.get("shuffle")
-    if shuffles is None or not (runs := shuffles.shuffle_runs._active_runs):
-        return 0
+    runs = shuffles.shuffle_runs._active_runs if shuffles is not None else {}
     found = 0
-    for shuffle, partition in output_partitions(task):
+    for shuffle, partition in output_partitions(ts.run_spec):
         buffer = getattr(runs.get(shuffle), "_disk_buffer", None)
         if (directory := getattr(buffer, "directory", None)) is None:
             continue  # not for this worker, or in memory
