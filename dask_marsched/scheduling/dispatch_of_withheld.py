@@ -40,6 +40,8 @@ class Dispatcher:
         self.slots = SlotRule(saturation=1.1 if math.isinf(saturation) else saturation)
         #: Of this dispatch: workers that were given nothing, with those for which they wait.
         self._awaited: dict[WorkerState, list[WorkerState]] = {}
+        #: Of this dispatch: holders of inputs, which many free workers are offered tasks of.
+        self._holders: dict[tuple[TaskState, ...], list[tuple[WorkerState, float]]] = {}
         #: Since when others wait for a worker that has ended no task in the meantime.
         self._awaited_since: dict[WorkerState, float] = {}
         self.clear()
@@ -80,13 +82,13 @@ class Dispatcher:
                 placed = self._evenly(self.free_slots.candidates(now))
             self._forget_ended_waits()
             self._end_mutual_waits(placed)
+            self._holders.clear()
         self.free_slots.dispatched()
         return placed
 
     def _forget_ended_waits(self) -> None:
-        still = {holder for holders in self._awaited.values() for holder in holders}
-        for holder in list(self._awaited_since):
-            if holder not in still and not in_progress(holder):
+        for holder in [ws for ws in self._awaited_since if not in_progress(ws)]:
+            if not any(holder in holders for holders in self._awaited.values()):
                 del self._awaited_since[holder]
 
     def _end_mutual_waits(self, placed: Placed) -> None:
@@ -97,9 +99,9 @@ class Dispatcher:
         at_work = {ws for _, ws in placed}
         awaited, self._awaited = self._awaited, {}
         for ws, holders in awaited.items():
-            if ws in at_work or not self.free_slots.has_free_slot(ws):
+            if any(in_progress(other) or other in at_work for other in holders):
                 continue
-            if any(other in at_work or in_progress(other) for other in holders):
+            if ws in at_work or not self.free_slots.has_free_slot(ws):
                 continue
             offer = self._offer(ws)
             if offer is not None:
@@ -183,19 +185,21 @@ class Dispatcher:
         `more` holds the expected durations of the tasks that it got in this dispatch already.
         """
         having = in_progress(ws) + len(more)
-        backlog = ws.occupancy + sum(more.values())
+        free = self.slots.has_free_slot(ws.nthreads, having)
+        backlog = 0.0 if free else ws.occupancy + sum(more.values())
         ahead = bool(self.planner.tiled) and self.slots.may_fetch(ws.nthreads, having)
-        if not ahead and self.slots.is_full(ws.nthreads, having, backlog):
+        if not free and not ahead and self.slots.is_full(ws.nthreads, having, backlog):
             return None  # the frequent case, checked before the expensive search for an offer
         offer = self._offer(ws)
         if offer is None:
             return None
-        holders = snapshot.awaited_holders(offer.operand, ws, self.withholding.bound_alike)
+        bound_alike = self.withholding.bound_alike
+        holders = snapshot.awaited_holders(offer.operand, ws, bound_alike, self._holders)
         if awaited := self._not_late(holders):
             self._awaited[ws] = awaited
             return None
         duration = snapshot.duration(offer.operand)
-        if not self.slots.has_free_slot(ws.nthreads, having):
+        if not free:
             admitted = self.slots.admits(
                 ws.nthreads,
                 having,

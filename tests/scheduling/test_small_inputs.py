@@ -145,8 +145,8 @@ def operand(*who, prefix=PREFIX):
     ],
 )
 def test_short_operands_wait_for_the_worker_with_their_inputs(task, withheld, waits):
-    assert awaited_holders(task, Read(), lambda _: withheld) == (who(task) if waits else [])
-    assert not awaited_holders(task, next(iter(who(task)), None), lambda _: withheld)
+    assert awaited_holders(task, Read(), lambda _: withheld, {}) == (who(task) if waits else [])
+    assert not awaited_holders(task, next(iter(who(task)), None), lambda _: withheld, {})
 
 
 def who(task):
@@ -156,7 +156,25 @@ def who(task):
 def test_inputs_on_two_workers_bind_to_neither():
     apart = operand(holder())
     apart.dependencies += operand(holder()).dependencies
-    assert not awaited_holders(apart, Read(), lambda _: 1)
+    assert not awaited_holders(apart, Read(), lambda _: 1, {})
+
+
+def test_the_holders_of_an_input_are_looked_up_once_for_all_tasks_of_a_dispatch():
+    """As many free workers as there are may have tasks on one input."""
+    reads = []
+
+    class Holder(SimpleNamespace):
+        __hash__ = object.__hash__
+        occupancy = property(lambda self: reads.append(self) or 0.0)
+
+    task = operand()
+    one = Holder(status=Status.running, nthreads=1)
+    task.dependencies[0].who_has = {one}
+    tasks = [task, Read(prefix=PREFIX, dependencies=[*task.dependencies])]
+    known = {}
+    assert [awaited_holders(ts, Read(), lambda _: 1, known) for ts in tasks] == [[one], [one]]
+    assert len(reads) == 1
+    assert awaited_holders(task, Read(), lambda _: 101, known) == []
 
 
 def test_inputs_that_are_much_smaller_bind_to_no_worker():
@@ -166,6 +184,6 @@ def test_inputs_that_are_much_smaller_bind_to_no_worker():
     here = Read()
     small = Read(who_has={here}, get_nbytes=lambda: 124)
     task.dependencies.append(small)
-    assert awaited_holders(task, here, lambda _: 1) == large
+    assert awaited_holders(task, here, lambda _: 1, {}) == large
     small.get_nbytes = lambda: 125
-    assert not awaited_holders(task, here, lambda _: 1)
+    assert not awaited_holders(task, here, lambda _: 1, {})

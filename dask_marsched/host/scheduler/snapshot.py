@@ -205,33 +205,40 @@ def has_inputs_of_its_own(ts: TaskState) -> bool:
 
 
 def awaited_holders(
-    ts: TaskState, ws: WorkerState, withheld: Callable[[TaskState], int]
+    ts: TaskState,
+    ws: WorkerState,
+    withheld: Callable[[TaskState], int],
+    known: dict[tuple[TaskState, ...], list[tuple[WorkerState, float]]],
 ) -> list[WorkerState]:
     """Return the workers for which a withheld task should wait rather than run on `ws`.
 
     They hold its largest inputs and, if no task takes longer than its kind did so far, what they
     run and as many tasks like this one as are `withheld` with it will be done in `LONGEST_WAIT`.
+    ``known`` keeps the holders of inputs, with their occupancy, as long as no task changes.
     """
     each = duration(ts)
     if each is None:
         return []
-    most = max([dts.get_nbytes() for dts in ts.dependencies], default=0)
-    holders: set[WorkerState] | None = None
-    for dts in ts.dependencies:
-        if dts.get_nbytes() < most / _MUCH_SMALLER:
-            continue
-        who = dts.who_has or set()
-        if ws in who:
-            return []
-        holders = who if holders is None else holders & who
+    inputs = ts.dependencies
+    if len(inputs) > 1:
+        least = max(dts.get_nbytes() for dts in inputs) / _MUCH_SMALLER
+        inputs = [dts for dts in inputs if dts.get_nbytes() >= least]
+    if any(dts.who_has and ws in dts.who_has for dts in inputs):
+        return []
+    largest = tuple(inputs)
+    holders = known.get(largest)
+    if holders is None:
+        common = set.intersection(*[dts.who_has or set() for dts in largest]) if largest else ()
+        holders = known[largest] = [
+            (holder, holder.occupancy) for holder in common if holder.status == Status.running
+        ]
     if not holders:
         return []
     to_come = withheld(ts) * each
     return [
         holder
-        for holder in holders
-        if holder.status == Status.running
-        and holder.occupancy + to_come <= LONGEST_WAIT * holder.nthreads
+        for holder, occupancy in holders
+        if occupancy + to_come <= LONGEST_WAIT * holder.nthreads
     ]
 
 
