@@ -45,7 +45,7 @@ def is_data(value: Any, depth: int = 3) -> bool:
             return False
         items = [*value, *value.values()] if kind is dict else list(value)
         return all(is_data(item, depth - 1) for item in items)
-    if isinstance(value, np.ndarray) and (value.dtype.hasobject or value.dtype.metadata):
+    if issubclass(kind, np.ndarray) and (value.dtype.hasobject or value.dtype.metadata):
         return False
     return kind in _PLAIN or kind.__module__.partition(".")[0] in _DATA
 

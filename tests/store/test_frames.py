@@ -77,11 +77,20 @@ def test_others_are_serialized_by_dask(value):
     assert not is_strided(value)
 
 
+class Posing:
+    """Claims to be an array, as proxies do."""
+
+    @property
+    def __class__(self):
+        return np.ndarray
+
+
 def test_data_may_be_serialized_without_a_request():
     kept = {name: is_data(value) for name, value in kinds().items()}
     assert [name for name, yes in kept.items() if not yes] == ["object"]
     for value in (threading.Lock(), [{"n": threading.Lock()}], [[[[[1]]]]], list(range(1000))):
         assert not is_data(value)
+    assert not is_data(Posing())
     assert is_data({"n": 1, "total": [np.float64(2.0), None], "names": ("a", b"b")})
 
 
