@@ -219,7 +219,7 @@ def awaited_holders(
     each = duration(ts)
     if each is None:
         return []
-    inputs = ts.dependencies
+    inputs: Collection[TaskState] = ts.dependencies
     if len(inputs) > 1:
         least = max(dts.get_nbytes() for dts in inputs) / _MUCH_SMALLER
         inputs = [dts for dts in inputs if dts.get_nbytes() >= least]

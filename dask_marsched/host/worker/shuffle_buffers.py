@@ -86,7 +86,7 @@ def received_bytes(worker: Worker, ts: TaskState) -> int:
     runs = shuffles.shuffle_runs._active_runs if shuffles is not None else {}
     found = 0
     for shuffle, partition in output_partitions(ts.run_spec):
-        buffer = getattr(runs.get(shuffle), "_disk_buffer", None)
+        buffer: Any = getattr(runs.get(shuffle), "_disk_buffer", None)
         if (directory := getattr(buffer, "directory", None)) is None:
             continue  # not for this worker, or in memory
         indices = partition if isinstance(partition, tuple) else (partition,)
