@@ -181,33 +181,35 @@ class PlacementEngine:
     @guarded(lambda: LEAVE_TO_DASK)
     def decide(self, ts: TaskState) -> WorkerState | str:
         """Return the worker for a ready task, `WITHHOLD` or `LEAVE_TO_DASK`."""
-        reason = snapshot.restricted(ts)
-        if reason is None and not self.scheduler.running and not self._dask_queues(ts):
-            reason = "no workers"  # Dask keeps the task among those that none can run
-        if reason is None and (ws := self.retries.elsewhere(ts)) is not None:
+        if (reason := snapshot.restricted(ts)) is not None:
+            return self._left_to_dask(reason)
+        if not self.scheduler.running and not self._dask_queues(ts):
+            return self._left_to_dask("no workers")  # it is kept among those that none can run
+        if (ws := self.retries.elsewhere(ts)) is not None:
             return ws
-        if reason is None:
-            passes = False
-            if self.policies.withholding.planned(ts):
-                passes = self._passes_older_graph(ts)
-                if not passes:
-                    return WITHHOLD
-                self.planner.started(ts)
-            if self.scheduler.is_rootish(ts) and not self.planner.is_piece(ts):
-                if (ws := self.dispatcher.at_once(ts)) is not None:
-                    self.counters.operands_placed += 1
-                    return ws
+        passes = False
+        if self.policies.withholding.planned(ts):
+            passes = self._passes_older_graph(ts)
+            if not passes:
                 return WITHHOLD
-            if ts.dependencies:
-                ws = self._placement.worker_for(ts)
-                if ws is not None:
-                    self.counters.operands_placed += 1
-                    return ws
-                reason = "inputs only on workers that are not running"
-            elif self._less_urgent_than_withheld(ts):
+            self.planner.started(ts)
+        if self.scheduler.is_rootish(ts) and not self.planner.is_piece(ts):
+            ws = self.dispatcher.at_once(ts)
+            if ws is None:
                 return WITHHOLD
-            else:
-                reason = "beside an older graph" if passes else "graph of a single operand"
+        elif ts.dependencies:
+            ws = self._placement.worker_for(ts)
+            if ws is None:
+                return self._left_to_dask("inputs only on workers that are not running")
+        elif self._less_urgent_than_withheld(ts):
+            return WITHHOLD
+        else:
+            why = "beside an older graph" if passes else "graph of a single operand"
+            return self._left_to_dask(why)
+        self.counters.operands_placed += 1
+        return ws
+
+    def _left_to_dask(self, reason: str) -> str:
         self.counters.left_to_dask[reason] += 1
         return LEAVE_TO_DASK
 
