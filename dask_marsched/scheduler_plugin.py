@@ -325,6 +325,8 @@ class MarsSchedulerPlugin(SchedulerPlugin):
             self.observer.moved(ts, finish, stimulus_id)
         if self.restarts is not None and (start in RECORDED_FROM or finish in RECORDED_TO):
             self.restarts.moved(ts, start, finish)
+        if finish in ("waiting", "queued") and stimulus_id.startswith("update-graph"):
+            return  # of no interest but to the observer, and there is one for each new task
         if self._failover is not None:
             startstops = kwargs.get("startstops") or ()
             self._failover.moved(ts, start, finish, stimulus_id, startstops)
