@@ -6,14 +6,12 @@ A long search runs in a thread. Meanwhile the graph begins with a prompt plan.
 from __future__ import annotations
 
 import asyncio
-import hashlib
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 from dask.typing import Key
 from distributed.scheduler import TaskState
 
@@ -41,7 +39,7 @@ class PreparedPlan:
 
     graph: OperandGraph
     workers: Sequence[WorkerSlot]
-    digest: bytes  #: Of both.
+    digest: int  #: Of both.
     extent: Search = Search.NONE  #: When to search for a better plan.
     units: list[Unit] | None = None  #: To begin with; None if a plan of this digest is remembered.
 
@@ -86,9 +84,9 @@ class PlanFinder:
         self._policy = policy
         self._searching = policy if isinstance(policy, SearchingPolicy) else None
         self._counters = counters
-        self._remembered: OrderedDict[bytes, list[Unit]] = OrderedDict()
+        self._remembered: OrderedDict[int, list[Unit]] = OrderedDict()
         self._operands = 0
-        self._waiting: dict[bytes, list[Adopt]] = {}
+        self._waiting: dict[int, list[Adopt]] = {}
         self._executor: ThreadPoolExecutor | None = None
 
     def prepare(self, graph: OperandGraph, workers: Sequence[WorkerSlot]) -> PreparedPlan | None:
@@ -146,7 +144,7 @@ class PlanFinder:
         graph: OperandGraph,
         workers: Sequence[WorkerSlot],
         pending: Collection[int],
-        digest: bytes,
+        digest: int,
         *,
         beside: bool = True,
     ) -> PreparedPlan:
@@ -171,7 +169,7 @@ class PlanFinder:
     def _search(
         self,
         loop: asyncio.AbstractEventLoop,
-        digest: bytes,
+        digest: int,
         work: tuple[OperandGraph, Sequence[WorkerSlot], Collection[int]],
         adopt: Adopt,
     ) -> None:
@@ -203,7 +201,7 @@ class PlanFinder:
 
         future.add_done_callback(done)
 
-    def _remember(self, digest: bytes, units: list[Unit]) -> None:
+    def _remember(self, digest: int, units: list[Unit]) -> None:
         if digest in self._remembered:
             return
         self._remembered[digest] = units
@@ -226,27 +224,15 @@ def _running_loop() -> asyncio.AbstractEventLoop | None:
 
 def plan_digest(
     graph: OperandGraph, workers: Sequence[WorkerSlot], pending: Collection[int]
-) -> bytes:
-    """Return a digest of everything that an assignment policy reads.
+) -> int:
+    """Return a hash of everything that an assignment policy reads.
 
     Of the keys only the structure counts, since names hold tokens that differ with each submission.
-    Edges and sizes are part of the digest, so even a collision could only give a worse plan.
     """
-    found = hashlib.blake2b(digest_size=20)
     everything = len(pending) == len(graph)
-    for ints in (
-        graph.inputs.starts,
-        graph.inputs.flat,
-        graph.home,
-        sorted(graph.kept),
-        sorted(graph.pieces),
-        [] if everything else sorted(pending),
-    ):
-        found.update(len(ints).to_bytes(8, "little"))
-        found.update(np.asarray(ints, dtype=np.int64).data)
-    for floats in (graph.nbytes, graph.home_bytes):
-        found.update(np.asarray(floats, dtype=np.float64).data)
-    found.update(graph.known)
-    slots = [(w.nthreads, w.memory_limit, w.bound, w.host) for w in workers]
-    found.update(repr((everything, slots, without_tokens(graph.keys))).encode())
-    return found.digest()
+    edges, sizes = graph.inputs, (graph.nbytes, graph.known, graph.home, graph.home_bytes)
+    return hash((
+        *map(tuple, (edges.starts, edges.flat, *sizes, without_tokens(graph.keys))),
+        *(graph.kept, graph.pieces, None if everything else frozenset(pending)),
+        *[(w.nthreads, w.memory_limit, w.bound, w.host) for w in workers],
+    ))  # fmt: skip

@@ -25,7 +25,7 @@ def products(name: str = "x-1", **changes: object) -> OperandGraph:
 
 def digest(
     g: OperandGraph, workers: list[WorkerSlot] = WORKERS, pending: tuple[int, ...] = (0, 1)
-) -> bytes:
+) -> int:
     return plan_digest(g, workers, set(pending))
 
 
