@@ -38,6 +38,8 @@ class GroupBounds:
     groups: int
     #: The batch of each operand, None if its duration is known; it is spread over `groups` groups.
     batches: Sequence[str | None] = ()
+    #: Bytes that each operand makes on the way to its result; () if none makes more than that.
+    made: Sequence[float] = ()
     small: float = 0.0  #: Bytes up to which a hub's result may be copied to every worker.
 
 
@@ -47,6 +49,7 @@ def group_bounds(
     threads: int,
     thread_memory: float,
     batches: Sequence[str | None] = (),
+    made: Sequence[float] = (),
 ) -> GroupBounds:
     """Return the bounds for a graph on a cluster of at least 8 threads, as workers may join.
 
@@ -57,7 +60,7 @@ def group_bounds(
     most = max(_KAPPA * typical, 16 * CRUMB)
     if thread_memory:
         most = min(most, thread_memory / 8)
-    return GroupBounds(most, _GROUPS * max(8, threads), batches, typical / 4)
+    return GroupBounds(most, _GROUPS * max(8, threads), batches, made, typical / 4)
 
 
 def group_heads(
@@ -140,7 +143,7 @@ class _Grouping:
         self.groups: dict[int, _Group] = {}
         #: Earliest finish of each head with the groups formed so far.
         self.finish = [0.0] * len(graph)
-        self.seconds = durations(graph)
+        self.seconds = durations(graph, limits.made)
         #: Most operands of each batch in a group.
         sizes = Counter(name for name in limits.batches if name is not None)
         self.shares = {name: max(1, n // limits.groups) for name, n in sizes.items()}

@@ -38,6 +38,7 @@ def find_groups(
     roles: bytes,
     kinds: list[int],
     batches: list[str | None],
+    made: list[float],
     cluster: ClusterLimits,
 ) -> Groups:
     """Return the groups of a graph.
@@ -53,6 +54,10 @@ def find_groups(
         if own[i] == FREE:
             own[i] = VISIBLE
     limits = group_bounds(
-        graph, threads=cluster.threads, thread_memory=cluster.thread_memory, batches=batches
+        graph,
+        threads=cluster.threads,
+        thread_memory=cluster.thread_memory,
+        batches=batches,
+        made=made,
     )
     return Groups(group_heads(graph, own, kinds, limits), siblings(graph, own, kinds, limits))

@@ -38,7 +38,7 @@ def siblings(
     found = [group for group in alike.values() if len(group) > 1]
     if not found:
         return []
-    seconds = durations(graph)
+    seconds = durations(graph, limits.made)
     slack = sum(seconds) / limits.groups
     return [part for group in found for part in _cut(group, nbytes, seconds, slack)]
 

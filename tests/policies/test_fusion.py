@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -149,6 +150,19 @@ def test_no_large_input_comes_in_for_a_small_one() -> None:
     sizes = {"x": 8 * MIB, "slice": 1 * MIB, "y": 8 * MIB, "other": 1 * MIB, "sum": 1.0}
     assert joined(graph(inputs, sizes), LOOSE) == {"sum": {"y", "sum", "slice"}}
     assert joined(graph(inputs, sizes), LOOSE, roles={"y": VISIBLE, "sum": VISIBLE}) == {}
+
+
+def test_a_source_takes_as_long_as_what_it_makes_on_the_way() -> None:
+    """Small results of large chunks are not all made within the task that adds them up."""
+    inputs: dict[str, list[str]] = {}
+    for i in range(4):
+        inputs |= {f"a{i}": [], f"b{i}": [], f"s{i}": [f"a{i}", f"b{i}"], f"r{i}": []}
+    inputs["total"] = [f"{name}{i}" for name in "sr" for i in range(4)]
+    g = graph(inputs, {name: 16 * MIB if name[0] in "ab" else 1.0 for name in inputs})
+    limits = GroupBounds(1e12, 64)
+    assert joined(g, limits)["total"] > {f"r{i}" for i in range(4)}
+    made = [16 * MIB if str(key)[0] == "r" else 0.0 for key in g.keys]
+    assert "total" not in joined(g, replace(limits, made=made))
 
 
 def test_small_hubs_do_not_prevent_joining() -> None:

@@ -47,6 +47,7 @@ def groups_of(g: OperandGraph, cluster: ClusterLimits = CLUSTER) -> Groups:
         roles,
         [0] * len(g),
         [None] * len(g),
+        [],
         cluster,
     )
 

@@ -217,6 +217,7 @@ class GraphFusion(ArrivingGraphs):
             bytes(roles),
             kinds,
             batches,
+            [sizes.within.get(key, 0) for key in keys] if sizes.within else [],
             self._cluster(),
         )
 

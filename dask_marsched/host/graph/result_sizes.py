@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -27,6 +27,9 @@ class ChunkSizes:
     exact: dict[Key, int] = field(default_factory=dict)
     #: Such as partial results of reductions by functions other than Dask's.
     estimated: dict[Key, int] = field(default_factory=dict)
+    #: The largest result within a task of several that has no inputs: Dask joins a chunk with the
+    #: first step of its reduction.
+    within: dict[Key, int] = field(default_factory=dict)
     #: How often a part of the graph could not be read, by kind and type of the exception.
     failures: dict[str, int] = field(default_factory=dict)
 
@@ -75,6 +78,8 @@ def _measure(dsk: Mapping[Key, GraphNode], layers: ArrayLayers, sizes: ChunkSize
         nbytes = None
         if own is None:
             own, nbytes = _size_of_task(node, name, grids, views)
+            if type(node) is Task and node.func is _execute_subgraph and not node.dependencies:
+                sizes.within[key] = _largest(node.args[0], grids)
         elif type(node) is not DataNode:
             nbytes = own.nbytes(chunk)
         if own is None or nbytes is None:
@@ -108,6 +113,16 @@ def _size_of_task(
     if grid is None:
         return None, None
     return grid, grid.nbytes(chunk) if is_fused else grid.sliced_nbytes(chunk, args[1])
+
+
+def _largest(keys: Iterable[Any], grids: Mapping[str, Grid]) -> int:
+    """Return the bytes of the largest of the chunks with these keys, 0 if none is known."""
+    found = 0
+    for key in keys:
+        grid = grids.get(key[0]) if type(key) is tuple and key else None
+        if grid is not None:
+            found = max(found, grid.nbytes(key) or 0)
+    return found
 
 
 def read_array_expressions(expr: Any, found: ArrayLayers) -> None:

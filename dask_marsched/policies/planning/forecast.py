@@ -29,13 +29,18 @@ _OVERHEAD = 1e-3  #: Least seconds for an operand.
 _LATENCY = 1e-2  #: Least seconds for a transfer, a round trip.
 
 
-def durations(graph: OperandGraph) -> list[float]:
-    """Return the seconds that each operand takes, estimated from the bytes it touches."""
+def durations(graph: OperandGraph, made: Sequence[float] = ()) -> list[float]:
+    """Return the seconds that each operand takes, estimated from the bytes it touches.
+
+    ``made`` are the bytes that each makes on the way to its result, if any makes more than that.
+    """
     nbytes, out = graph.nbytes, []
-    for own, size, touched in zip(graph.inputs, nbytes, graph.home_bytes, strict=True):
+    for own, size, touched, most in zip(
+        graph.inputs, nbytes, graph.home_bytes, made or nbytes, strict=True
+    ):
         for j in own:
             touched += nbytes[j]
-        seconds = (touched + size) / _BANDWIDTH if touched else size / _SOURCE
+        seconds = (touched + size) / _BANDWIDTH if touched else max(size, most) / _SOURCE
         out.append(seconds + _OVERHEAD)
     return out
 

@@ -62,6 +62,14 @@ def add(a, b):
     return float((a + b).mean())
 
 
+def test_what_a_source_makes_on_the_way_is_known():
+    x = da.random.default_rng(0).random((40, 40), chunks=10)
+    expr, dsk = arrive((x + x.T).sum(axis=0))
+    within = chunk_nbytes(expr, dsk).within
+    assert len(within) == 4  # the chunks on the diagonal, in one task with the first step
+    assert set(within.values()) == {800}
+
+
 def test_masks_make_sizes_unknown():
     x = random()
     expr, dsk = arrive(x[x > 0.5])
