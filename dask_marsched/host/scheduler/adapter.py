@@ -16,6 +16,7 @@ from distributed.diagnostics.plugin import SchedulerPlugin
 from distributed.metrics import time
 from distributed.scheduler import Scheduler, TaskState, WorkerState
 
+from dask_marsched.fallbacks.counters import Counters
 from dask_marsched.host.contract import demand
 from dask_marsched.host.graph.fusion import GraphFusion
 from dask_marsched.host.graph.task_order import RepeatableOrder
@@ -24,6 +25,7 @@ from dask_marsched.host.scheduler import contract, materialization, task_hints
 from dask_marsched.host.scheduler.batched_messages import BatchedMessages
 from dask_marsched.host.scheduler.delayed_retries import DelayedRetries
 from dask_marsched.host.scheduler.garbage_collection import collector_paused
+from dask_marsched.host.scheduler.idle_collection import IdleCollection
 from dask_marsched.host.stream_intervals import WorkerStreams
 
 #: Decisions on a ready task other than a worker.
@@ -36,6 +38,7 @@ class SchedulerDelegate(Protocol):
 
     #: Why stock scheduling has to take over for good, or None.
     failure: str | None
+    counters: Counters
 
     def graph_arrives(self, tasks: int, sizes: Any, prepared: Any = None) -> None:
         """Record what is known of a graph of so many tasks, which will be created.
@@ -128,6 +131,7 @@ class SchedulerAdapter:
         self._redispatch: asyncio.TimerHandle | None = None
         self._messages = BatchedMessages(scheduler)
         self._streams = WorkerStreams(scheduler)
+        self._collection = IdleCollection(scheduler, delegate.counters.caught)
         self._undo = Replacements()
 
     def install(self) -> None:
@@ -145,6 +149,7 @@ class SchedulerAdapter:
         self._messages.accept()
         self._streams.install()
         self._retries.install()
+        self._collection.install()
         self._stealing = s.extensions.get("stealing")
         if self._stealing is not None:
             undo.attribute(self._stealing, "_get_thief", self._get_thief)
@@ -172,6 +177,7 @@ class SchedulerAdapter:
             self._redispatch.cancel()
             self._redispatch = None
         self._retries.uninstall()
+        self._collection.uninstall()
         s = self.scheduler
         if not s.queued:
             return
@@ -203,6 +209,7 @@ class SchedulerAdapter:
         if self.fusion is not None:
             ordered = self.fusion.reconcile(dsk, ordered, kwargs["keys"])
         s = self.scheduler
+        self._collection.schedule()
         with collector_paused():
             return type(s)._create_taskstate_from_graph(s, dsk=dsk, ordered=ordered, **kwargs)
 

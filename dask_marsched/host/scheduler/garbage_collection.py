@@ -27,8 +27,8 @@ _since = 0.0
 def collector_paused() -> Iterator[None]:
     """Pause the collector until the last thread has left this context."""
     global _users, _was_on, _since
-    if not _users and gc.isenabled() and _unseen > max(_MOST_UNSEEN, _SHARE * _alive):
-        _collect()
+    if is_due():
+        collect()
     with _lock:
         if not _users:
             _was_on, _since = gc.isenabled(), time.monotonic()
@@ -46,7 +46,7 @@ def collector_paused() -> Iterator[None]:
             if overdue:
                 _since = time.monotonic()
         if overdue:
-            _collect()
+            collect()
 
 
 @contextlib.contextmanager
@@ -62,8 +62,13 @@ def cycles_freed() -> Iterator[None]:
         gc.collect(0)
 
 
-def _collect() -> None:
-    """Free what was made while the collector was paused, before another graph arrives."""
+def is_due() -> bool:
+    """Whether so much was made while the collector was paused that it should look at all."""
+    return not _users and gc.isenabled() and _unseen > max(_MOST_UNSEEN, _SHARE * _alive)
+
+
+def collect() -> None:
+    """Free what was made while the collector was paused."""
     global _unseen, _alive
     gc.collect()
     _unseen = 0
@@ -79,7 +84,7 @@ def _age() -> None:
     """Treat all objects as old: the collector would soon look at the new ones twice.
 
     That held the event loop of a scheduler for 0.3 s after a graph of 50,000 tasks, most of whose
-    objects live as long as it runs. What is left in cycles waits for `_collect`.
+    objects live as long as it runs. What is left in cycles waits for `collect`.
     """
     global _unseen
     young = gc.get_count()[0]

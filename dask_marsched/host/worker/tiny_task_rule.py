@@ -46,10 +46,8 @@ class TinyTaskRule:
             return True
         if sum(dep.nbytes or 0 for dep in ts.dependencies) > SMALL:
             return False
-        in_memory, actors = self._worker.data.in_memory, self._worker.state.actors
-        return all(
-            dep.key not in actors and in_memory(dep.key) is not None for dep in ts.dependencies
-        )
+        in_memory, actors = self._worker.data.fast, self._worker.state.actors
+        return all(dep.key not in actors and dep.key in in_memory for dep in ts.dependencies)
 
 
 def _may_contain_expression(task: Any) -> bool:

@@ -146,6 +146,6 @@ def test_a_tuple_that_another_thread_is_making_can_grow(monkeypatch: pytest.Monk
 def test_collecting_counts_what_is_alive(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(garbage_collection, "_alive", 0)
     made = _many()
-    garbage_collection._collect()
+    garbage_collection.collect()
     assert len(made) < garbage_collection._alive <= len(gc.get_objects())
     assert _is_old(made[-1])

@@ -311,6 +311,21 @@ async def test_inputs_are_read(c, s, a):
     assert runs_of(a)["tasks"] >= 50
 
 
+def follow(before: Any) -> Any:
+    return before
+
+
+@planned_cluster(ONE)
+async def test_inputs_may_be_none(c, s, a):
+    await learn(c, a)
+    firsts = c.map(hurry, range(30), key=keys(30))
+    await wait(firsts)
+    before = runs_of(a)["tasks"]
+    seconds = c.map(follow, firsts, key=[f"step-{i}-b" for i in range(30)])
+    assert await c.gather(seconds) == [None] * 30
+    assert runs_of(a)["tasks"] - before >= 20
+
+
 @planned_cluster([("127.0.0.1", 2)])
 async def test_two_threads_take_from_the_same_queue(c, s, a):
     gate = Gate()
