@@ -10,16 +10,16 @@ from collections.abc import Iterator
 
 #: New objects that may be left to the collector, which looks at them for some microseconds.
 _FEW_OBJECTS = 500
-#: It looks at all objects once more than this many, and more than this share of those alive, were
-#: made while it was paused. The share is Python's own rule for its oldest objects.
-_MOST_UNSEEN, _SHARE = 100_000, 0.25
+#: It looks at all objects once there are more by this many, and by this share, than when it did
+#: last. The share is Python's own rule for its oldest objects.
+_MOST_MORE, _SHARE = 100_000, 0.25
 #: Seconds after which it looks at all objects although somebody else reads another graph.
 _LONGEST = 30.0
 
 _lock = threading.Lock()
 _users = 0
 _was_on = False
-_unseen = _alive = 0
+_made = _alive = 0  # objects: since the last look, and there then
 _since = 0.0
 
 
@@ -62,22 +62,41 @@ def cycles_freed() -> Iterator[None]:
         gc.collect(0)
 
 
+def may_be_due() -> bool:
+    """Whether so many objects were made that `is_due` is worth its time."""
+    return _made > max(_MOST_MORE, _SHARE * _alive)
+
+
 def is_due() -> bool:
-    """Whether so much was made while the collector was paused that it should look at all."""
-    return not _users and gc.isenabled() and _unseen > max(_MOST_UNSEEN, _SHARE * _alive)
+    """Whether there are so many more objects that the collector should look at all of them."""
+    global _made
+    if _users or not gc.isenabled() or not may_be_due():
+        return False
+    more = max(0, _count() - _alive)
+    if more > max(_MOST_MORE, _SHARE * _alive):
+        return True
+    # Most are gone, as tasks are when their results are. To count takes a while, so not each time.
+    _made = more // 2
+    return False
 
 
 def collect() -> None:
     """Free what was made while the collector was paused."""
-    global _unseen, _alive
+    global _made, _alive
     gc.collect()
-    _unseen = 0
-    if gc.get_freeze_count() <= _FEW_OBJECTS:
-        # `gc.get_objects` refers to each of them: a tuple that another thread was making from an
-        # iterator could not grow then, and it raised a SystemError.
-        gc.freeze()
-        _alive = gc.get_freeze_count()
-        gc.unfreeze()
+    _made, _alive = 0, _count()
+
+
+def _count() -> int:
+    """Return how many objects the collector knows, 0 if the program has frozen some."""
+    if gc.get_freeze_count() > _FEW_OBJECTS:
+        return 0
+    # `gc.get_objects` refers to each of them: a tuple that another thread was making from an
+    # iterator could not grow then, and it raised a SystemError.
+    gc.freeze()
+    found = gc.get_freeze_count()
+    gc.unfreeze()
+    return found
 
 
 def _age() -> None:
@@ -86,12 +105,12 @@ def _age() -> None:
     That held the event loop of a scheduler for 0.3 s after a graph of 50,000 tasks, most of whose
     objects live as long as it runs. What is left in cycles waits for `collect`.
     """
-    global _unseen
+    global _made
     young = gc.get_count()[0]
     # `unfreeze` would also free objects that the program has frozen. Python 3.12 itself begins
     # with some hundred.
     if young <= _FEW_OBJECTS or gc.get_freeze_count() > _FEW_OBJECTS:
         return
-    _unseen += young
+    _made += young
     gc.freeze()
     gc.unfreeze()

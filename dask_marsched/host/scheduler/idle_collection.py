@@ -21,13 +21,10 @@ class IdleCollection(PeriodicCheck):
     def check(self) -> None:
         """Collect if that is due and no task runs."""
         s = self.scheduler
-        if (
-            garbage_collection.is_due()
-            and not s.queued
-            and not any(ws.processing for ws in s.workers.values())
-        ):
+        busy = s.queued or any(ws.processing for ws in s.workers.values())
+        if not busy and garbage_collection.is_due():
             garbage_collection.collect()
 
     def goes_on(self) -> bool:
-        """Return whether it is still due."""
-        return garbage_collection.is_due()
+        """Return whether it may still be due."""
+        return garbage_collection.may_be_due()

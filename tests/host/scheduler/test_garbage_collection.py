@@ -102,14 +102,30 @@ def test_cycles_are_freed_while_the_collector_is_paused() -> None:
 
 def test_cycles_that_were_treated_as_old_are_freed_later(monkeypatch: pytest.MonkeyPatch) -> None:
     # How much may be missed depends else on all that is alive in this process.
-    monkeypatch.setattr(garbage_collection, "_MOST_UNSEEN", 20_000)
+    monkeypatch.setattr(garbage_collection, "_MOST_MORE", 20_000)
     monkeypatch.setattr(garbage_collection, "_SHARE", 0.0)
     gc.enable()
+    garbage_collection.collect()
     found = []
     for _ in range(15):
         with collector_paused():
             found += [weakref.ref(_Cycle()) for _ in range(2_000)]
     assert sum(one() is not None for one in found) <= len(found) / 2
+
+
+def test_objects_that_are_gone_are_no_reason_to_collect(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(garbage_collection, "_MOST_MORE", 18_000)
+    monkeypatch.setattr(garbage_collection, "_SHARE", 0.0)
+    gc.enable()
+    garbage_collection.collect()
+    kept = []
+    for _ in range(4):
+        with collector_paused():
+            kept.append(_many())
+    assert garbage_collection.is_due()
+    kept.clear()
+    assert not garbage_collection.is_due()
+    assert not garbage_collection.may_be_due()  # until as many are made again
 
 
 def test_nothing_is_freed_where_the_collector_was_off() -> None:
