@@ -91,6 +91,7 @@ BOUNDED = (
     "_joined",
     "free_slots",
     "_seen",  # the queues at the last look, until the next one
+    "_given",  # workers that were given tasks before the last look
     "_moved",
     "_tenures",
     # histories of bounded length, and the names of kinds of errors

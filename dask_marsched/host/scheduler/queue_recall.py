@@ -55,8 +55,8 @@ class QueueRecall(PeriodicCheck):
         super().__init__(scheduler, caught)
         self.recalled = 0
         self._seen: dict[WorkerState, int] = {}
-        #: when a worker was last sent recalled tasks
-        self._given: dict[WorkerState, float] = {}
+        #: By address: when a worker was last sent recalled tasks.
+        self._given: dict[str, float] = {}
 
     def install(self) -> None:
         """Begin; raise NotApplicable without work stealing, RuntimeError on a misfit."""
@@ -79,11 +79,11 @@ class QueueRecall(PeriodicCheck):
             if len(ws.processing) - len(ws.long_running) > ws.nthreads
         }
         now = time()
-        self._given = {ws: then for ws, then in self._given.items() if now - then < _SETTLE}
+        self._given = {who: then for who, then in self._given.items() if now - then < _SETTLE}
         stuck = [
             ws
             for ws, length in self._seen.items()
-            if before.get(ws) == length and ws not in self._given
+            if before.get(ws) == length and ws.address not in self._given
         ]
         if not stuck or s.queued:
             return  # idle workers have other work to come
@@ -94,7 +94,7 @@ class QueueRecall(PeriodicCheck):
             stalled = is_silent(ws, now)
             waiting = sorted(self._waiting(ws), key=lambda ts: ts.priority or ())
             for ts, thief in zip(islice(waiting, _MOST_TASKS), cycle(idle), strict=False):
-                self._given[thief] = now
+                self._given[thief.address] = now
                 if not stalled:
                     self._ask(ts, ws, thief)
                 elif may_run_twice(ts):
