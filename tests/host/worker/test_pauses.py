@@ -40,6 +40,8 @@ async def test_a_worker_is_paused_only_for_memory_in_use(c, s, a, monkeypatch):
 
 @planned_cluster(ONE, plugin=with_quota, worker_kwargs={"memory_limit": GB})
 async def test_an_idle_worker_keeps_no_unused_memory(c, s, a, monkeypatch):
+    with_unused_memory(a, monkeypatch, used=100 * MB, unused=0)
+    admission_of(a)._refresh(exact=True)  # it has counted the tests' own process
     kept = with_unused_memory(a, monkeypatch, used=100 * MB, unused=100 * MB)
     blocked = c.submit(blocked_until, "gate")
     await async_poll_for(lambda: a.state.executing, timeout=5)
