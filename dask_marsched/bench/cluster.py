@@ -201,7 +201,7 @@ class BenchCluster:
         mapped = sum(client.run(probes.read_mapped).values())
         client.run_on_scheduler(probes.reset_probe)
         with probes.PssSampler(self.pids.values() if self.measures_pss else ()) as pss:
-            used, by_scheduler = self._cpu(), self._scheduler_cpu()
+            used, used_by_scheduler = self._cpu(), self._scheduler_cpu()
             start = time.perf_counter()
             if collections is None:
                 inputs = tuple(client.persist(list(inputs)))
@@ -211,8 +211,8 @@ class BenchCluster:
                 collections = workload.expression(self.setting.parameters, *inputs)
             results = self._compute(client, collections)
             seconds = time.perf_counter() - start
-            by_scheduler = self._scheduler_cpu() - by_scheduler - pss.spent
             cpu = self._cpu() - used - pss.spent
+            scheduler_cpu = self._scheduler_cpu() - used_by_scheduler - pss.spent
         del inputs, collections
         self.settle(client)
         if not self.healthy():
@@ -225,7 +225,7 @@ class BenchCluster:
             repetition=repetition,
             seconds=seconds,
             cpu=cpu,
-            scheduler_cpu=by_scheduler,
+            scheduler_cpu=scheduler_cpu,
             moved=probes.bytes_between_workers(client.run(probes.read_traffic)) + mapped,
             mapped=mapped,
             managed=managed,
@@ -238,7 +238,7 @@ class BenchCluster:
         return probes.cpu_seconds(self.pids.values())
 
     def _scheduler_cpu(self) -> float:
-        return probes.cpu_seconds(())
+        return probes.cpu_seconds(())  # client and scheduler are in this process
 
     def _compute(self, client: Client, collections: tuple[Any, ...]) -> list[Any]:
         futures = client.compute(list(collections))

@@ -92,7 +92,7 @@ def demand(found: list[str], consequence: str) -> None:
 
 
 def installed(part: P) -> P | None:
-    """Install a part; return it, or None: nothing to do, or a misfit, of which it warns."""
+    """Install a part; return it, or None if it has nothing to do or (with a warning) misfits."""
     try:
         part.install()
     except NotApplicable:

@@ -40,7 +40,7 @@ class Dispatcher:
         self.slots = SlotRule(saturation=1.1 if math.isinf(saturation) else saturation)
         #: Of this dispatch: workers that were given nothing, with those for which they wait.
         self._awaited: dict[WorkerState, list[WorkerState]] = {}
-        #: Of this dispatch: holders of inputs, which many free workers are offered tasks of.
+        #: Of this dispatch: what `awaited_holders` found, as it is asked for each free worker.
         self._holders: dict[tuple[TaskState, ...], list[tuple[WorkerState, float]]] = {}
         #: Since when others wait for a worker that has ended no task in the meantime.
         self._awaited_since: dict[WorkerState, float] = {}

@@ -87,7 +87,7 @@ def effects(spec: Any, annotations: Mapping[str, Any] | None = None) -> Effects:
         return Effects.UNKNOWN
     try:
         return _EffectsReader().value(spec)
-    except Exception:  # attributes of users' objects may raise anything; RecursionError
+    except Exception:  # a RecursionError, or whatever attributes of users' objects raise
         return Effects.UNKNOWN
 
 

@@ -19,7 +19,7 @@ _LONGEST = 30.0
 _lock = threading.Lock()
 _users = 0
 _was_on = False
-_made = _alive = 0  # objects: since the last look, and there then
+_made = _alive = 0  # objects made since the last look, and those that were left by it
 _since = 0.0
 
 
@@ -64,7 +64,7 @@ def cycles_freed() -> Iterator[None]:
 
 def may_be_due() -> bool:
     """Whether so many objects were made that `is_due` is worth its time."""
-    return _made > max(_MOST_MORE, _SHARE * _alive)
+    return _made > _most_more()
 
 
 def is_due() -> bool:
@@ -73,7 +73,7 @@ def is_due() -> bool:
     if _users or not gc.isenabled() or not may_be_due():
         return False
     more = max(0, _count() - _alive)
-    if more > max(_MOST_MORE, _SHARE * _alive):
+    if more > _most_more():
         return True
     # Most are gone, as tasks are when their results are. To count takes a while, so not each time.
     _made = more // 2
@@ -85,6 +85,10 @@ def collect() -> None:
     global _made, _alive
     gc.collect()
     _made, _alive = 0, _count()
+
+
+def _most_more() -> float:
+    return max(_MOST_MORE, _SHARE * _alive)
 
 
 def _count() -> int:

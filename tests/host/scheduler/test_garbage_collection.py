@@ -71,6 +71,14 @@ def _is_old(thing: object) -> bool:
     return any(other is thing for other in gc.get_objects(generation=2))
 
 
+def _look_after(objects: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have a collection due after so many new objects, whatever is alive in this process."""
+    monkeypatch.setattr(garbage_collection, "_MOST_MORE", objects)
+    monkeypatch.setattr(garbage_collection, "_SHARE", 0.0)
+    gc.enable()
+    garbage_collection.collect()
+
+
 def test_many_new_objects_are_not_passed_over() -> None:
     gc.enable()
     with collector_paused():
@@ -101,11 +109,7 @@ def test_cycles_are_freed_while_the_collector_is_paused() -> None:
 
 
 def test_cycles_that_were_treated_as_old_are_freed_later(monkeypatch: pytest.MonkeyPatch) -> None:
-    # How much may be missed depends else on all that is alive in this process.
-    monkeypatch.setattr(garbage_collection, "_MOST_MORE", 20_000)
-    monkeypatch.setattr(garbage_collection, "_SHARE", 0.0)
-    gc.enable()
-    garbage_collection.collect()
+    _look_after(20_000, monkeypatch)
     found = []
     for _ in range(15):
         with collector_paused():
@@ -114,10 +118,7 @@ def test_cycles_that_were_treated_as_old_are_freed_later(monkeypatch: pytest.Mon
 
 
 def test_objects_that_are_gone_are_no_reason_to_collect(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(garbage_collection, "_MOST_MORE", 18_000)
-    monkeypatch.setattr(garbage_collection, "_SHARE", 0.0)
-    gc.enable()
-    garbage_collection.collect()
+    _look_after(18_000, monkeypatch)
     kept = []
     for _ in range(4):
         with collector_paused():
